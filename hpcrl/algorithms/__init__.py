@@ -1,0 +1,1 @@
+"""Algorithms: compute only, no MPI, no files."""

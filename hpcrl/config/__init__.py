@@ -1,0 +1,38 @@
+"""Typed, frozen, validated configuration. Loads neither torch nor MPI."""
+
+from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
+from hpcrl.config.base import Config, ConfigError, parse_value, set_dotted, unknown_key
+from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
+from hpcrl.config.sections import (
+    BudgetConfig,
+    CommConfig,
+    EnvConfig,
+    EvaluationConfig,
+    LagConfig,
+    LogConfig,
+    RanksConfig,
+    StorageConfig,
+)
+
+__all__ = [
+    "AlgorithmConfig",
+    "BudgetConfig",
+    "CommConfig",
+    "Config",
+    "ConfigError",
+    "EnvConfig",
+    "EvaluationConfig",
+    "ImpalaConfig",
+    "LagConfig",
+    "LogConfig",
+    "ModelConfig",
+    "PPOConfig",
+    "RanksConfig",
+    "RunConfig",
+    "StorageConfig",
+    "algorithm_config_class",
+    "load_object",
+    "parse_value",
+    "set_dotted",
+    "unknown_key",
+]

@@ -1,0 +1,99 @@
+"""Configuration of models and algorithms, apart from their code so that checking it never loads torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from hpcrl.config.base import Config
+
+
+class ModelConfig(Config):
+    """The policy and value network."""
+
+    torso: Literal["mlp", "nature_cnn"] = "mlp"
+    """mlp for vectors; nature_cnn (Mnih et al. 2015) for uint8 images [C, H, W], which it scales by 1/255."""
+    hidden_sizes: tuple[int, ...] = (64, 64)
+    """Widths of the hidden layers; for nature_cnn the layers after the convolutions (the paper: 512)."""
+    activation: Literal["tanh", "relu"] = "tanh"
+    """tanh is the usual choice for small vectors, relu for images."""
+    shared_torso: bool = True
+    """One torso for policy and value: half the work. Separate torsos often learn control tasks more steadily."""
+    initial_log_std: float = 0.0
+    """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
+
+
+class AlgorithmConfig(Config):
+    """What every algorithm has. A user's algorithm derives its own Config from this."""
+
+    name: str
+    """A built-in name (impala, ppo) or package.module:Class of an hpcrl.algorithms.Algorithm."""
+    unroll_length: int = Field(32, ge=1)
+    """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
+    batch_trajectories: int | None = Field(None, ge=1)
+    """Trajectories per update over all learners; None: one from every actor, so that an update holds
+    unroll_length x env.num_envs env_steps however many actors there are (pipeline scheme only)."""
+    gamma: float = Field(0.99, ge=0, le=1)
+    """Discount factor per env_step."""
+    learning_rate: float = Field(3e-4, gt=0)
+    """Adam step size. Lower it when approx_kl or rho_clip_fraction grow."""
+    anneal_learning_rate: bool = False
+    """Lower the learning rate linearly to zero over budget.env_steps."""
+    adam_epsilon: float = Field(1e-5, gt=0)
+    """Term that keeps Adam's denominator from zero."""
+    max_grad_norm: float = Field(0.5, gt=0)
+    """The averaged gradient is scaled down to this L2 norm."""
+    entropy_coefficient: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus: more explores longer."""
+    value_coefficient: float = Field(0.5, ge=0)
+    """Weight of the value loss 0.5 * mean((V - target)^2)."""
+    reward_clip: float | None = Field(None, gt=0)
+    """Clip training rewards to [-reward_clip, reward_clip]; logged returns stay raw."""
+    max_nonfinite_updates: int = Field(3, ge=1)
+    """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
+
+
+class ImpalaConfig(AlgorithmConfig):
+    """IMPALA: off-policy actor-critic corrected by V-trace (Espeholt et al. 2018)."""
+
+    name: Literal["impala"] = "impala"
+    rho_bar: float = Field(1.0, gt=0)
+    """Cap of the importance weight in the temporal difference: decides which policy the value converges to."""
+    c_bar: float = Field(1.0, gt=0)
+    """Cap of the trace coefficient: decides how fast, not where to."""
+    pg_rho_bar: float = Field(1.0, gt=0)
+    """Cap of the importance weight in the policy gradient."""
+    lambda_: float = Field(1.0, ge=0, le=1)
+    """Mixing of the trace: less is lower variance and more bias."""
+
+
+class PPOConfig(AlgorithmConfig):
+    """PPO with a clipped surrogate (Schulman et al. 2017) and GAE (Schulman et al. 2016)."""
+
+    name: Literal["ppo"] = "ppo"
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Mixing parameter of generalized advantage estimation."""
+    clip_epsilon: float = Field(0.2, gt=0, lt=1)
+    """Half width of the trust interval of the importance ratio."""
+    value_clip: float | None = Field(None, gt=0)
+    """Clip of the value's change from its behavior-time value; None: plain squared error."""
+    dual_clip: float | None = Field(None, gt=1)
+    """c > 1: lower bound c * A of the objective for negative advantages (Ye et al. 2020, eq. 5); None: off."""
+    epochs: int = Field(4, ge=1)
+    """Passes over each batch."""
+    num_minibatches: int = Field(4, ge=1)
+    """Gradient steps per epoch; the partition is drawn over the global batch, so it is the same for any ranks."""
+    normalize_advantages: bool = True
+    """Subtract mean and divide by standard deviation, both over the global batch of all ranks."""
+    target_kl: float | None = Field(None, gt=0)
+    """Leave the epochs early when the KL estimate, averaged over all ranks, passes 1.5 times this."""
+
+    @model_validator(mode="after")
+    def _dual_clip_leaves_the_trust_region(self) -> PPOConfig:
+        if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_epsilon:
+            raise ValueError(
+                f"algorithm.dual_clip={self.dual_clip} lies inside the trust interval; "
+                f"use more than 1 + clip_epsilon = {1 + self.clip_epsilon} (3 is usual)"
+            )
+        return self

@@ -1,0 +1,134 @@
+"""RunConfig: one run, complete and checked. Everything a command needs to know before MPI starts."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal
+
+from pydantic import Field, SerializeAsAny, field_validator, model_validator
+
+from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
+from hpcrl.config.base import Config, ConfigError
+from hpcrl.config.sections import (
+    BudgetConfig,
+    CommConfig,
+    EnvConfig,
+    EvaluationConfig,
+    LagConfig,
+    LogConfig,
+    RanksConfig,
+    StorageConfig,
+)
+
+BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"impala": ImpalaConfig, "ppo": PPOConfig}
+"""Names that need no import; anything else is package.module:Class."""
+
+
+class RunConfig(Config):
+    """One training run."""
+
+    name: str = Field(min_length=1, pattern=r"^[A-Za-z0-9._-]+$")
+    """Begins the name of the run directory."""
+    scheme: Literal["synchronous", "pipeline"] = "pipeline"
+    """synchronous: every rank acts and learns in step. pipeline: actor -> replay -> learner."""
+    seed: int = Field(0, ge=0)
+    """Root of every random stream of the run."""
+    deterministic: bool = False
+    """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
+    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1."""
+    env: EnvConfig
+    model: ModelConfig = ModelConfig()
+    algorithm: SerializeAsAny[AlgorithmConfig]
+    ranks: RanksConfig = RanksConfig()
+    lag: LagConfig = LagConfig()
+    budget: BudgetConfig = BudgetConfig()
+    evaluation: EvaluationConfig = EvaluationConfig()
+    storage: StorageConfig = StorageConfig()
+    comm: CommConfig = CommConfig()
+    log: LogConfig = LogConfig()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _choose_algorithm(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        return algorithm_config_class(value.get("name", "")).parse(value)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks this run asks for."""
+        if self.scheme == "synchronous":
+            return self.ranks.workers
+        return self.ranks.actors + self.ranks.replay + self.ranks.learners
+
+    @property
+    def num_acting_ranks(self) -> int:
+        """Ranks that step environments."""
+        return self.ranks.workers if self.scheme == "synchronous" else self.ranks.actors
+
+    @property
+    def batch_trajectories(self) -> int:
+        """K: trajectories per update over all learners."""
+        return self.algorithm.batch_trajectories or self.num_acting_ranks
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RunConfig:
+        acting = self.num_acting_ranks
+        if self.env.num_envs < acting * self.env.num_groups:
+            raise ValueError(
+                f"env.num_envs={self.env.num_envs} is too few for {acting} acting ranks x "
+                f"env.num_groups={self.env.num_groups}; use at least {acting * self.env.num_groups}"
+            )
+        if self.scheme == "pipeline":
+            self._check_pipeline()
+        elif self.algorithm.batch_trajectories not in (None, acting):
+            raise ValueError(
+                f"algorithm.batch_trajectories={self.algorithm.batch_trajectories}: in scheme synchronous each of "
+                f"the {acting} ranks gives one trajectory per update; leave it null"
+            )
+        return self
+
+    def _check_pipeline(self) -> None:
+        ranks, lag, batch = self.ranks, self.lag, self.batch_trajectories
+        for key, count in (("actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
+            if count < ranks.replay:
+                raise ValueError(
+                    f"{key}={count} is less than ranks.replay={ranks.replay}: a replay rank would have nothing "
+                    f"to hold; use ranks.replay <= {count}"
+                )
+        if self.deterministic and lag.max_lag > 1:
+            raise ValueError(
+                f"deterministic=true needs lag.max_lag of 0 or 1, not {lag.max_lag}: only then is the parameter "
+                "version of every trajectory fixed in advance"
+            )
+        if self.deterministic and lag.overdue == "drop":
+            raise ValueError("deterministic=true needs lag.overdue=wait: what is dropped depends on timing")
+        if lag.max_lag < lag.publish_every_updates - 1:
+            raise ValueError(
+                f"lag.max_lag={lag.max_lag} is less than lag.publish_every_updates - 1 = "
+                f"{lag.publish_every_updates - 1}: the actors would wait for ever; raise max_lag"
+            )
+        if self.deterministic and lag.publish_every_updates > 1:
+            raise ValueError("deterministic=true needs lag.publish_every_updates=1")
+
+
+def algorithm_config_class(name: str) -> type[AlgorithmConfig]:
+    """The Config class behind an algorithm's name. Raises ConfigError when there is none."""
+    if name in BUILTIN_ALGORITHMS:
+        return BUILTIN_ALGORITHMS[name]
+    config = getattr(load_object(name, f"algorithm.name={name!r}", tuple(BUILTIN_ALGORITHMS)), "Config", None)
+    if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
+        raise ConfigError(f"algorithm.name={name!r} has no Config class derived from hpcrl.config.AlgorithmConfig")
+    return config
+
+
+def load_object(path: str, what: str, builtin: tuple[str, ...] = ()) -> Any:
+    """Import `package.module:name`. Raises ConfigError that names `what` and the built-in alternatives."""
+    module, _, attribute = path.partition(":")
+    names = f"one of {', '.join(builtin)} or " if builtin else ""
+    if not module or not attribute:
+        raise ConfigError(f"{what}: use {names}package.module:name")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"{what} cannot be imported: {error}; use {names}package.module:name") from error

@@ -1,0 +1,109 @@
+"""The sections of a run that are not the algorithm: environment, ranks, lag, budget, results, communication."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from hpcrl.config.base import Config
+
+
+class EnvConfig(Config):
+    """Which environment, from which engine, and how many copies."""
+
+    id: str
+    """Engine's name of the environment, or package.module:make for engine `custom` (see `hpcrl check --help`)."""
+    engine: Literal["gymnasium", "envpool", "toy", "custom"] = "gymnasium"
+    """Who steps the environments."""
+    num_envs: int = Field(8, ge=1)
+    """Environments in the whole run, divided as evenly as possible over the ranks that act."""
+    num_groups: int = Field(1, ge=1)
+    """Groups per acting rank that are stepped in turn, so that one group steps while the policy serves another.
+    Above 1 pays where the engine has threads or processes of its own."""
+    vectorization: Literal["sync", "async"] = "sync"
+    """gymnasium: step in the rank's process, or in one (spawned) process per environment."""
+    num_threads: int = Field(1, ge=1)
+    """EnvPool threads per group."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Passed to the engine's constructor."""
+
+
+class RanksConfig(Config):
+    """How the MPI world is divided (pipeline) or how many ranks act and learn (synchronous)."""
+
+    actors: int = Field(1, ge=1)
+    """Ranks that step environments (pipeline)."""
+    replay: int = Field(1, ge=1)
+    """Ranks that hold the queue between actors and learners (pipeline)."""
+    learners: int = Field(1, ge=1)
+    """Ranks that compute gradients (pipeline)."""
+    workers: int = Field(1, ge=1)
+    """Ranks that act and learn (synchronous)."""
+
+
+class LagConfig(Config):
+    """The lag contract: how many updates old the data of an update may be."""
+
+    max_lag: int = Field(1, ge=0)
+    """Largest learner version minus behavior version of any trained env_step, in updates. 0: the actors wait
+    for each update; 1: they work while the learner does; more: looser."""
+    overdue: Literal["wait", "drop"] = "wait"
+    """When an update would make a trajectory under way too old: wait for it, or drop it when it comes (counted)."""
+    publish_every_updates: int = Field(1, ge=1)
+    """Publish parameters after every so many updates; needs max_lag >= publish_every_updates - 1."""
+
+
+class BudgetConfig(Config):
+    """When the run is finished."""
+
+    env_steps: int = Field(1_000_000, ge=1)
+    """Valid env_steps trained on, over all environments; the run ends at the first update that reaches it."""
+
+
+class EvaluationConfig(Config):
+    """The evaluation of the frozen final policy."""
+
+    episodes: int = Field(20, ge=0)
+    """Episodes, one per environment; 0: none."""
+    seed: int = Field(12345, ge=0)
+    """Seed of the evaluation environments; never depends on the training seed or the ranks."""
+    greedy: bool = True
+    """Take the most likely action (the mean, for Gaussian policies) rather than a sample."""
+    max_episode_steps: int = Field(108_000, ge=1)
+    """Episodes longer than this are cut and reported as cut."""
+
+
+class StorageConfig(Config):
+    """Where results go."""
+
+    runs_dir: str = "runs"
+    """Folder in which a run directory NAME-SEED-NUMBER is made when run_dir is not given."""
+    run_dir: str | None = None
+    """The run directory itself. Refused when it already holds a run."""
+    flush_interval_s: float = Field(1.0, gt=0)
+    """Results reach the file at least this often: what a SIGKILL can lose."""
+
+
+class CommConfig(Config):
+    """Streams and waiting."""
+
+    slots: int = Field(2, ge=2)
+    """Trajectory send buffers per actor; a full set makes the actor wait."""
+    chunk_bytes: int = Field(1 << 30, ge=1024)
+    """Messages above this many bytes travel in parts."""
+    wait: Literal["polite", "spin"] = "polite"
+    """polite: waiting ranks sleep between polls and leave their core to others; spin: lowest latency."""
+    checksum: bool = False
+    """Trajectories carry a CRC that the receiver compares."""
+    debug: bool = False
+    """Poison released buffers, and compare a fingerprint of each collective over the learners before it runs."""
+
+
+class LogConfig(Config):
+    """What is printed while the run goes on."""
+
+    progress_interval_s: float = Field(2.0, gt=0)
+    """Seconds between progress lines."""
+    level: Literal["debug", "info", "warning"] = "info"
+    """Level of the root rank's log; other ranks log warnings."""

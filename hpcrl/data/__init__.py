@@ -1,0 +1,1 @@
+"""Layout only: specs, trajectories, admission. No I/O, no MPI."""

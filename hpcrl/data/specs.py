@@ -1,0 +1,100 @@
+"""What travels: the shapes and types of observations, actions and trajectory fields."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[np.generic]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ArraySpec:
+    """Shape and dtype of one environment's observation."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    """numpy name, e.g. float32, uint8"""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ActionSpec:
+    """One environment's action: one of `size` choices (int64), or `size` real numbers (float32)."""
+
+    kind: Literal["discrete", "continuous"]
+    size: int
+    low: tuple[float, ...] = ()
+    """Continuous only, one per dimension; the environment adapter clips to [low, high]."""
+    high: tuple[float, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action."""
+        return () if self.kind == "discrete" else (self.size,)
+
+    @property
+    def dtype(self) -> str:
+        """Type of a stored action."""
+        return "int64" if self.kind == "discrete" else "float32"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EnvSpec:
+    """What an algorithm must know of an environment."""
+
+    id: str
+    observation: ArraySpec
+    action: ActionSpec
+    max_episode_steps: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Field:
+    """One named array of a trajectory."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    """Shape of one env_step's entry; the stored array is [T, B, *shape] or [T+1, B, *shape]."""
+    extra_step: bool = False
+    """True: T+1 entries in time, the last one after the last action (observations)."""
+    unit: str = "1"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrajectorySpec:
+    """Fields of a trajectory of T env_steps of B environment slots, time-major."""
+
+    unroll_length: int
+    num_envs: int
+    fields: tuple[Field, ...]
+
+    @property
+    def digest(self) -> int:
+        """64-bit fingerprint of the layout; both ends of a stream compare it at start."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def trajectory_spec(
+    env: EnvSpec, unroll_length: int, num_envs: int, extra_fields: tuple[Field, ...] = ()
+) -> TrajectorySpec:
+    """The standard fields, then those an algorithm adds.
+
+    obs [T+1, B], action, reward, terminated, truncated, valid [T, B]; `valid` is False on the reset step that
+    follows an episode's end: its action was ignored, and no loss or count may use it.
+    """
+    standard = (
+        Field(name="obs", dtype=env.observation.dtype, shape=env.observation.shape, extra_step=True),
+        Field(name="action", dtype=env.action.dtype, shape=env.action.shape),
+        Field(name="reward", dtype="float32"),
+        Field(name="terminated", dtype="bool"),
+        Field(name="truncated", dtype="bool"),
+        Field(name="valid", dtype="bool"),
+    )
+    return TrajectorySpec(unroll_length=unroll_length, num_envs=num_envs, fields=standard + extra_fields)

@@ -1,0 +1,1 @@
+"""Environments behind one batched protocol."""

@@ -1,0 +1,1 @@
+"""Pure functions on time-major [T, B] tensors."""

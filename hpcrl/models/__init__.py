@@ -1,0 +1,1 @@
+"""Networks, and parameters as one flat vector."""

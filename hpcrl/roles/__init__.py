@@ -1,0 +1,1 @@
+"""Who does what: one straight loop per role."""

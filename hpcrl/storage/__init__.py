@@ -1,0 +1,1 @@
+"""Files: results, checkpoints, provenance."""
