@@ -2,6 +2,7 @@
 
 from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
 from hpcrl.config.base import Config, ConfigError, parse_value, set_dotted, unknown_key
+from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
     BudgetConfig,
@@ -22,6 +23,7 @@ __all__ = [
     "ConfigError",
     "EnvConfig",
     "EvaluationConfig",
+    "ExitCode",
     "ImpalaConfig",
     "LagConfig",
     "LogConfig",
