@@ -1,0 +1,85 @@
+"""FlatParameters: views that never come loose."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from hpcrl.models.flat import FlatParameters
+
+
+def make_module() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+
+
+def test_values_are_kept_and_ordered() -> None:
+    module = make_module()
+    expected = torch.cat([p.detach().reshape(-1).clone() for p in module.parameters()])
+    flat = FlatParameters(module)
+    assert flat.size == 3 * 5 + 5 + 5 * 2 + 2
+    assert flat.vector.dtype == torch.float32
+    assert flat.vector.is_contiguous()
+    assert torch.equal(flat.vector, expected)
+    assert np.shares_memory(flat.numpy, flat.vector.numpy())
+
+
+def test_writing_the_vector_changes_the_module_also_after_inference() -> None:
+    module = make_module()
+    flat = FlatParameters(module)
+    obs = torch.ones(4, 3)
+    with torch.inference_mode():
+        before = module(obs).clone()
+        flat.numpy *= 0
+        after = module(obs)
+    assert before.abs().max() > 0
+    assert torch.equal(after, torch.zeros(4, 2))
+
+
+def test_backward_adds_into_the_gradient_vector() -> None:
+    module = make_module()
+    flat = FlatParameters(module)
+    module(torch.ones(4, 3)).sum().backward()
+    once = flat.gradient.clone()
+    assert once[-2:].tolist() == [4.0, 4.0]
+    module(torch.ones(4, 3)).sum().backward()
+    torch.testing.assert_close(flat.gradient, 2 * once)
+    flat.zero_gradient()
+    module(torch.ones(4, 3)).sum().backward()
+    assert torch.equal(flat.gradient, once)
+
+
+def test_load_and_digest() -> None:
+    flat = FlatParameters(make_module())
+    values = np.arange(flat.size, dtype=np.float32)
+    flat.load(values)
+    assert flat.sha256() == hashlib.sha256(values.tobytes()).hexdigest()
+    values[0] = 9
+    assert flat.numpy[0] == 0, "load must copy"
+
+
+@pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros((32, 1), np.float32), np.zeros(32)])
+def test_load_refuses_other_shapes_and_types(values: np.ndarray) -> None:
+    flat = FlatParameters(make_module())
+    assert flat.size == 32
+    before = flat.sha256()
+    with pytest.raises(ValueError, match="this network needs"):
+        flat.load(values)
+    assert flat.sha256() == before
+
+
+def test_no_parameters() -> None:
+    flat = FlatParameters(nn.Tanh())
+    flat.zero_gradient()
+    flat.load(np.zeros(0, np.float32))
+    assert flat.size == 0
+    assert flat.sha256() == hashlib.sha256(b"").hexdigest()
+
+
+def test_half_precision_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"weight.*float16"):
+        FlatParameters(nn.Linear(2, 2).half())
