@@ -86,8 +86,9 @@ def trajectory_spec(
 ) -> TrajectorySpec:
     """The standard fields, then those an algorithm adds.
 
-    obs [T+1, B], action, reward, terminated, truncated, valid [T, B]; `valid` is False on the reset step that
-    follows an episode's end: its action was ignored, and no loss or count may use it.
+    obs [T+1, B], action, reward, terminated, truncated, valid, parameter_version [T, B]; `valid` is False on the
+    reset step that follows an episode's end (its action was ignored) and in unused columns: no loss or count may
+    use it. `parameter_version` is that of the parameters which chose the action.
     """
     standard = (
         Field(name="obs", dtype=env.observation.dtype, shape=env.observation.shape, extra_step=True),
@@ -96,5 +97,6 @@ def trajectory_spec(
         Field(name="terminated", dtype="bool"),
         Field(name="truncated", dtype="bool"),
         Field(name="valid", dtype="bool"),
+        Field(name="parameter_version", dtype="int32", unit="update"),
     )
     return TrajectorySpec(unroll_length=unroll_length, num_envs=num_envs, fields=standard + extra_fields)

@@ -1,0 +1,147 @@
+"""Nonblocking point-to-point streams of fixed-size messages between two ranks, counted and drained at the end.
+
+A stream has one sender and one receiver, on one communicator and tag. Messages arrive in the order they were sent.
+The receiver decides how many may be under way: it posts buffers; the protocols above a stream (grants, requests)
+make sure that nothing is sent without one, so that no message waits unexpected and sends always complete.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from mpi4py import MPI
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Tag(IntEnum):
+    """Message kinds. The end note of a stream travels under tag + 1."""
+
+    TRAJECTORY = 10
+    GRANT = 20
+    BATCH = 30
+    REQUEST = 40
+    PARAMETERS = 50
+    VERSION = 60
+    RECORDS = 70
+    STOP = 80
+    STOP_REQUEST = 90
+
+
+def parts(nbytes: int, limit: int) -> list[slice]:
+    """Cut [0, nbytes) into ceil(nbytes / limit) pieces of at most `limit` bytes."""
+    return [slice(start, min(start + limit, nbytes)) for start in range(0, nbytes, limit)]
+
+
+class Sender:
+    """The sending end. Point-to-point, nonblocking.
+
+    A buffer given to `send` belongs to the stream until `poll` or `idle` shows that it left.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, dest: int, tag: Tag, chunk_bytes: int) -> None:
+        self._comm = comm
+        self.dest = dest
+        self.tag = tag
+        self._chunk_bytes = chunk_bytes
+        self._pending: deque[tuple[list[MPI.Request], Bytes, Callable[[], None] | None]] = deque()
+        self._end_note = np.zeros(1, np.int64)
+        self._end_request: MPI.Request | None = None
+        self.messages = 0
+        self.bytes = 0
+
+    def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
+        """Start sending a contiguous array; `on_sent` is called (by `poll`) when the buffer is free again."""
+        if self._end_request is not None:
+            raise RuntimeError(f"stream {self.tag.name} to rank {self.dest} is closed")
+        flat = buffer.reshape(-1).view(np.uint8)
+        requests = [
+            self._comm.Isend([flat[part], MPI.BYTE], self.dest, self.tag)
+            for part in parts(flat.nbytes, self._chunk_bytes)
+        ]
+        self._pending.append((requests, flat, on_sent))
+        self.messages += 1
+        self.bytes += flat.nbytes
+
+    def poll(self) -> int:
+        """Progress; the number of messages whose buffer is not free yet."""
+        while self._pending and MPI.Request.Testall(self._pending[0][0]):
+            _, _, on_sent = self._pending.popleft()
+            if on_sent is not None:
+                on_sent()
+        return len(self._pending)
+
+    def close(self) -> None:
+        """Tell the receiver how many messages there were; nothing may be sent afterwards."""
+        if self._end_request is None:
+            self._end_note[0] = self.messages
+            self._end_request = self._comm.Isend([self._end_note, MPI.INT64_T], self.dest, self.tag + 1)
+
+    @property
+    def drained(self) -> bool:
+        """Closed, and every buffer is free."""
+        return self.poll() == 0 and self._end_request is not None and bool(self._end_request.Test())
+
+
+class Receiver:
+    """The receiving end. Point-to-point, nonblocking.
+
+    A posted buffer belongs to the stream until `poll` returns it.
+    """
+
+    def __init__(self, comm: MPI.Intracomm, source: int, tag: Tag, chunk_bytes: int) -> None:
+        self._comm = comm
+        self.source = source
+        self.tag = tag
+        self._chunk_bytes = chunk_bytes
+        self._posted: deque[tuple[list[MPI.Request], npt.NDArray[Any]]] = deque()
+        self._end_note = np.full(1, -1, np.int64)
+        self._end_request = comm.Irecv([self._end_note, MPI.INT64_T], source, tag + 1)
+        self._ended = False
+        self.messages = 0
+        self.bytes = 0
+
+    def post(self, buffer: npt.NDArray[Any]) -> None:
+        """Offer a contiguous array for the next message; its size must be the sender's."""
+        flat = buffer.reshape(-1).view(np.uint8)
+        requests = [
+            self._comm.Irecv([flat[part], MPI.BYTE], self.source, self.tag)
+            for part in parts(flat.nbytes, self._chunk_bytes)
+        ]
+        self._posted.append((requests, buffer))
+
+    @property
+    def posted(self) -> int:
+        """Buffers offered and not returned."""
+        return len(self._posted)
+
+    def poll(self) -> npt.NDArray[Any] | None:
+        """The oldest posted buffer if its message is complete, else None."""
+        if not self._posted or not MPI.Request.Testall(self._posted[0][0]):
+            return None
+        _, buffer = self._posted.popleft()
+        self.messages += 1
+        self.bytes += buffer.nbytes
+        return buffer
+
+    @property
+    def drained(self) -> bool:
+        """The sender has closed and every message it sent was returned by `poll`."""
+        if not self._ended:
+            self._ended = bool(self._end_request.Test())
+        return self._ended and self.messages == int(self._end_note[0])
+
+    def cancel(self) -> None:
+        """Take back what is still posted; only after `drained`."""
+        if not self.drained:
+            raise RuntimeError(f"stream {self.tag.name} from rank {self.source} still expects messages")
+        for requests, _ in self._posted:
+            for request in requests:
+                request.Cancel()
+                request.Wait()
+        self._posted.clear()

@@ -1,0 +1,128 @@
+"""The lag contract as pure bookkeeping: which trajectory may start, and which batch it belongs to.
+
+One object per replay rank, which gives `batch` trajectories to each update. With V the last published parameter
+version, grants issued <= (V + 1 + max_lag) * batch (+ those dropped); a trajectory granted under V is never trained
+at an update later than V + max_lag, because the batch of that update waits for it (or drops it).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Permission to start one trajectory."""
+
+    number: int
+    actor: int
+    version: int
+    """The actor must act with this parameter version or a newer one (deterministic: exactly this one)."""
+
+
+class Admission:
+    """Grants, arrivals and batches of one replay rank. Local; no clock, no communication."""
+
+    def __init__(
+        self,
+        *,
+        batch: int,
+        max_lag: int,
+        actors: int,
+        grants_per_actor: int,
+        overdue: Literal["wait", "drop"] = "wait",
+        deterministic: bool = False,
+        first_version: int = 0,
+    ) -> None:
+        self.batch = batch
+        self.max_lag = max_lag
+        self.overdue = overdue
+        self.deterministic = deterministic
+        self.grants_per_actor = grants_per_actor
+        self.published_version = first_version
+        self.granted = first_version * batch
+        self.dropped = 0
+        self._origin = self.granted
+        self._under_way: dict[int, Grant] = {}
+        self._arrived: dict[int, Grant] = {}
+        self._held_by = [0] * actors
+
+    def publish(self, version: int) -> None:
+        """The learners have published `version`."""
+        self.published_version = max(self.published_version, version)
+
+    def next_grant(self) -> Grant | None:
+        """Issue a grant, or None while the bound or every actor's own limit forbids one."""
+        if self.granted - self.dropped >= (self.published_version + 1 + self.max_lag) * self.batch:
+            return None
+        if self.deterministic:
+            actor = (self.granted - self._origin) % len(self._held_by)
+            version = max(self.granted // self.batch - self.max_lag, 0)
+        else:
+            actor = min(range(len(self._held_by)), key=lambda index: self._held_by[index])
+            version = self.published_version
+        if self._held_by[actor] >= self.grants_per_actor:
+            return None
+        grant = Grant(self.granted, actor, version)
+        self._under_way[grant.number] = grant
+        self._held_by[actor] += 1
+        self.granted += 1
+        return grant
+
+    def arrive(self, number: int) -> bool:
+        """A trajectory is here. False: it was dropped as overdue in the meantime and must not be trained on."""
+        grant = self._under_way.pop(number, None)
+        if grant is None:
+            return False
+        self._held_by[grant.actor] -= 1
+        self._arrived[number] = grant
+        return True
+
+    def take_batch(self, update: int) -> list[int] | None:
+        """Numbers of the trajectories of `update`, oldest grant first, or None while it must wait."""
+        if self.deterministic:
+            numbers = list(range(update * self.batch, (update + 1) * self.batch))
+            if any(number not in self._arrived for number in numbers):
+                return None
+        else:
+            numbers = sorted(self._arrived)[: self.batch]
+            if len(numbers) < self.batch or self._must_wait_for_one_under_way(update):
+                return None
+        for number in numbers:
+            del self._arrived[number]
+        return numbers
+
+    def drop_overdue(self, update: int) -> list[int]:
+        """With overdue=drop: forget what could no longer be trained at `update`; the numbers that had arrived.
+
+        Those under way are refused when they arrive.
+        """
+        if self.overdue == "wait":
+            return []
+        late_here = [number for number, grant in self._arrived.items() if self._deadline(grant) < update]
+        late_away = [number for number, grant in self._under_way.items() if self._deadline(grant) < update]
+        for number in late_here:
+            del self._arrived[number]
+        for number in late_away:
+            self._held_by[self._under_way.pop(number).actor] -= 1
+        self.dropped += len(late_here) + len(late_away)
+        return late_here
+
+    @property
+    def under_way(self) -> int:
+        """Grants whose trajectory has not arrived."""
+        return len(self._under_way)
+
+    @property
+    def waiting(self) -> int:
+        """Trajectories that have arrived and belong to no batch yet."""
+        return len(self._arrived)
+
+    def _deadline(self, grant: Grant) -> int:
+        return grant.version + self.max_lag
+
+    def _must_wait_for_one_under_way(self, update: int) -> bool:
+        if self.overdue == "drop":
+            return False
+        return any(self._deadline(grant) <= update for grant in self._under_way.values())

@@ -1,0 +1,111 @@
+"""A trajectory in memory: one contiguous buffer, a fixed header, and the fields as views of it."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.data.specs import TrajectorySpec
+
+ALIGNMENT = 64
+MAGIC = 0x4850_4352_4C54_3031
+
+HEADER = np.dtype(
+    [
+        ("magic", "<i8"),
+        ("digest", "<i8"),  # layout fingerprint, TrajectorySpec.digest
+        ("attempt", "<i8"),
+        ("version_first", "<i8"),  # parameter versions of the first and the last env_step
+        ("version_last", "<i8"),
+        ("actor", "<i8"),  # role_rank
+        ("first_env", "<i8"),  # global index of column 0; columns are consecutive
+        ("num_envs", "<i8"),  # used columns; the rest is not valid
+        ("grant", "<i8"),  # number of the grant this trajectory answers
+        ("valid_steps", "<i8"),
+        ("nbytes", "<i8"),
+        ("checksum", "<i8"),  # CRC-32 of everything behind the header, 0 when switched off
+    ]
+)
+HEADER_BYTES = -(-HEADER.itemsize // ALIGNMENT) * ALIGNMENT
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class ForeignTrajectoryError(ValueError):
+    """A buffer that is not a trajectory of this run: other layout, other attempt, or damaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """Views of one buffer; valid as long as its owner says so."""
+
+    header: Any
+    """A 0-d structured view: `header["grant"] = 3` writes into the buffer."""
+    fields: dict[str, npt.NDArray[Any]]
+    buffer: Bytes
+
+    def seal(self, checksum: bool) -> None:
+        """Fill in what depends on the payload, before sending. Local."""
+        self.header["valid_steps"] = int(self.fields["valid"].sum())
+        self.header["checksum"] = zlib.crc32(self.buffer[HEADER_BYTES:]) if checksum else 0
+
+
+class TrajectoryLayout:
+    """Where each field of a TrajectorySpec lies in the buffer: structure of arrays at 64-byte offsets."""
+
+    def __init__(self, spec: TrajectorySpec) -> None:
+        self.spec = spec
+        self.digest = spec.digest
+        self._places: list[tuple[str, int, tuple[int, ...], np.dtype[Any]]] = []
+        offset = HEADER_BYTES
+        for field in spec.fields:
+            time = spec.unroll_length + int(field.extra_step)
+            shape = (time, spec.num_envs, *field.shape)
+            dtype = np.dtype(field.dtype)
+            self._places.append((field.name, offset, shape, dtype))
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
+        self.nbytes = offset
+
+    def allocate(self, count: int, *, poison: bool = False) -> npt.NDArray[np.uint8]:
+        """[count, nbytes] bytes, aligned to 64; filled with 0xFF (NaN in floats) when `poison`, else zeros."""
+        raw = np.zeros(count * self.nbytes + ALIGNMENT, np.uint8)
+        start = -raw.ctypes.data % ALIGNMENT
+        rows = raw[start : start + count * self.nbytes].reshape(count, self.nbytes)
+        if poison:
+            rows[...] = 0xFF
+        return rows
+
+    def view(self, buffer: Bytes) -> Trajectory:
+        """Header and fields of one buffer of `nbytes` bytes, without a copy."""
+        fields = {
+            name: np.ndarray(shape, dtype, buffer=buffer, offset=offset)
+            for name, offset, shape, dtype in self._places
+        }
+        return Trajectory(np.ndarray((), HEADER, buffer=buffer), fields, buffer)
+
+    def begin(self, buffer: Bytes, *, attempt: int, version: int, actor: int, grant: int) -> Trajectory:
+        """A view for writing, with the header filled in as far as it is known at the start."""
+        trajectory = self.view(buffer)
+        header = trajectory.header
+        header["magic"], header["digest"], header["nbytes"] = MAGIC, self.digest, self.nbytes
+        header["attempt"], header["actor"], header["grant"] = attempt, actor, grant
+        header["version_first"] = header["version_last"] = version
+        trajectory.fields["parameter_version"][...] = version
+        return trajectory
+
+    def check(self, buffer: Bytes, attempt: int) -> Trajectory:
+        """A view for reading. Raises ForeignTrajectoryError saying what does not fit."""
+        trajectory = self.view(buffer)
+        header = trajectory.header
+        for name, want in (("magic", MAGIC), ("digest", self.digest), ("nbytes", self.nbytes), ("attempt", attempt)):
+            if int(header[name]) != want:
+                raise ForeignTrajectoryError(f"trajectory {name} is {int(header[name])}, expected {want}")
+        checksum = int(header["checksum"])
+        if checksum and checksum != zlib.crc32(buffer[HEADER_BYTES:]):
+            raise ForeignTrajectoryError(f"checksum of trajectory {int(header['grant'])} differs")
+        return trajectory
