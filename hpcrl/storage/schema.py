@@ -1,0 +1,266 @@
+"""Every quantity a run logs, declared once: name, type, unit, how it is merged over ranks, meaning."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Rows = npt.NDArray[np.void]
+"""A one-dimensional structured array: rows of one table."""
+
+SCHEMA_VERSION = 1
+"""Raised when a column changes its meaning or goes away; adding columns keeps it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One quantity."""
+
+    name: str
+    dtype: str
+    """numpy type: i4, i8, f4, f8, ?, or S and the bytes of a UTF-8 text."""
+    unit: str
+    """"1" for counts and ratios; "env_step", "update", "s", "B" otherwise; "text"."""
+    merge: str
+    """How one row came from many ranks: each (no merging: a row per thing), same (equal on every learner),
+    mean (global mean over valid env_steps), sum, min, max."""
+    meaning: str
+    missing: Any = None
+    """Stands in where a row gives no value. None: NaN for floats, -1 for integers, empty text; bools must be
+    given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Columns that are appended to together."""
+
+    name: str
+    columns: tuple[Column, ...]
+    meaning: str
+
+    @property
+    def dtype(self) -> np.dtype[np.void]:
+        """Structured numpy type of a row."""
+        return np.dtype([(column.name, column.dtype) for column in self.columns])
+
+    def empty(self) -> Rows:
+        """No rows."""
+        return np.zeros(0, self.dtype)
+
+    def row(self, **values: Any) -> Rows:
+        """One row, shape [1]. Raises ValueError for an unknown column or a bool left out."""
+        return self.rows(1, **values)
+
+    def rows(self, count: int, /, **values: Any) -> Rows:
+        """Rows [count] from one array [count] or one scalar per column; texts may be str.
+
+        Raises ValueError for an unknown column, a bool left out or an array of another length.
+        """
+        known = [column.name for column in self.columns]
+        for name in values:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=2)
+                hint = f"; did you mean {' or '.join(near)}?" if near else ""
+                raise ValueError(
+                    f"table {self.name} has no column {name!r}{hint} Its columns: {', '.join(known)}"
+                )
+        rows = np.zeros(count, self.dtype)
+        for column in self.columns:
+            rows[column.name] = self._value(column, values.get(column.name))
+        return rows
+
+    def _value(self, column: Column, value: Any) -> Any:
+        if value is None:
+            value = column.missing
+        kind = np.dtype(column.dtype).kind
+        if value is not None:
+            return _cut(value, column.dtype) if kind == "S" else value
+        if kind == "b":
+            raise ValueError(f"table {self.name}: {column.name} must be given; a bool has no missing value")
+        return {"f": np.nan, "i": -1, "S": b""}[kind]
+
+
+def _cut(value: Any, dtype: str) -> Any:
+    """Text as UTF-8 that fits the column, cut between characters."""
+    if isinstance(value, str):
+        return value.encode()[: np.dtype(dtype).itemsize].decode(errors="ignore").encode()
+    if isinstance(value, bytes) or (isinstance(value, np.ndarray) and value.dtype.kind == "S"):
+        return value
+    return np.array([_cut(str(item), dtype) if not isinstance(item, bytes) else item for item in value])
+
+
+_UPDATE = Column("update", "i8", "update", "same", "number of the update, 1 for the first")
+_ENV_STEPS = Column(
+    "env_steps",
+    "i8",
+    "env_step",
+    "sum",
+    "valid env_steps trained on so far, over all environments and attempts",
+)
+_TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
+_ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
+_ROLE_RANK = Column("role_rank", "i4", "1", "each", "index of the rank within its role")
+
+UPDATES = Table(
+    "updates",
+    (
+        _UPDATE,
+        _ENV_STEPS,
+        _TIME,
+        Column(
+            "policy_loss", "f8", "1", "mean", "policy loss, over all epochs and minibatches of the update"
+        ),
+        Column("value_loss", "f8", "1", "mean", "value loss before its coefficient"),
+        Column("entropy", "f8", "nat", "mean", "entropy of the policy"),
+        Column("approx_kl", "f8", "nat", "mean", "estimate of KL(behavior policy, learned policy)"),
+        Column("clip_fraction", "f8", "1", "mean", "share of env_steps whose ratio PPO clipped"),
+        Column(
+            "rho_clip_fraction", "f8", "1", "mean", "share of env_steps whose importance weight hit its cap"
+        ),
+        Column(
+            "log_rho_mean", "f8", "nat", "mean", "mean log importance weight, learned against behavior policy"
+        ),
+        Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
+        Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
+        Column("learning_rate", "f8", "1", "same", "step size used"),
+        Column("lag_min", "i8", "update", "min", "smallest lag of a trained env_step"),
+        Column("lag_mean", "f8", "update", "mean", "mean lag of the trained env_steps"),
+        Column("lag_max", "i8", "update", "max", "largest lag of a trained env_step"),
+        Column("valid_fraction", "f8", "1", "mean", "share of the batch that was valid (not a reset step)"),
+        Column("applied", "?", "1", "same", "false when a gradient was not finite and nothing was changed"),
+        Column("parameter_version", "i8", "update", "same", "version of the parameters after this update"),
+    ),
+    "One row per update.",
+)
+LAG = Table(
+    "lag",
+    (
+        _UPDATE,
+        Column("lag", "i8", "update", "each", "learner version minus behavior version"),
+        Column(
+            "env_steps",
+            "i8",
+            "env_step",
+            "sum",
+            "valid env_steps with this lag in this update (not cumulative)",
+        ),
+    ),
+    "Histogram of the lag of each update: a row for every lag that occurred.",
+)
+EPISODES = Table(
+    "episodes",
+    (
+        Column(
+            "env_steps", "i8", "env_step", "each", "valid env_steps trained on when the episode was logged"
+        ),
+        _TIME,
+        Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
+        Column(
+            "episode_return",
+            "f8",
+            "reward",
+            "each",
+            "undiscounted sum of the environment's own rewards, unclipped",
+        ),
+        Column("episode_length", "i8", "env_step", "each", "env_steps of the episode"),
+        Column("truncated", "?", "1", "each", "true when a time limit ended it, false when it terminated"),
+        Column("parameter_version", "i8", "update", "each", "version that chose the last action"),
+        Column("actor", "i4", "1", "each", "role_rank of the rank that stepped it"),
+    ),
+    "One row per finished training episode.",
+)
+TIMERS = Table(
+    "timers",
+    (
+        _TIME,
+        _ROLE,
+        _ROLE_RANK,
+        Column("hop", "S32", "text", "each", "what was timed: env.recv, stream.send, algorithm.update, ..."),
+        Column("seconds", "f8", "s", "each", "time spent there since the attempt began"),
+        Column("count", "i8", "1", "each", "how often, since the attempt began"),
+    ),
+    "Cumulative time per rank and hop; a later row of the same rank and hop replaces an earlier one.",
+)
+EDGES = Table(
+    "edges",
+    (
+        _TIME,
+        Column("stream", "S24", "text", "each", "traffic class: trajectories, parameters, ..."),
+        Column("source", "i4", "1", "each", "world rank that sent"),
+        Column("dest", "i4", "1", "each", "world rank that received"),
+        Column("messages", "i8", "1", "each", "messages since the attempt began"),
+        Column("bytes", "i8", "B", "each", "bytes since the attempt began"),
+        Column(
+            "wait_s", "f8", "s", "each", "time the source waited for a free slot, since the attempt began"
+        ),
+    ),
+    "Cumulative traffic per pair of ranks.",
+)
+EVALUATION = Table(
+    "evaluation",
+    (
+        _UPDATE,
+        _ENV_STEPS,
+        Column("seed", "i8", "1", "each", "seed of the evaluation environments"),
+        Column("episode", "i4", "1", "each", "number of the episode within the evaluation"),
+        Column(
+            "episode_return",
+            "f8",
+            "reward",
+            "each",
+            "undiscounted sum of the environment's own rewards, unclipped",
+        ),
+        Column("episode_length", "i8", "env_step", "each", "env_steps of the episode"),
+        Column("cut", "?", "1", "each", "true when evaluation.max_episode_steps cut it"),
+    ),
+    "One row per evaluation episode of a frozen policy.",
+)
+LEARNERS = Table(
+    "learners",
+    (
+        _ROLE_RANK,
+        _UPDATE,
+        Column(
+            "weights_sha256", "S64", "text", "each", "SHA-256 of the parameter vector's bytes, hexadecimal"
+        ),
+    ),
+    "Fingerprint of each learner's weights: equal over learners at one update, or they have diverged.",
+)
+RANKS = Table(
+    "ranks",
+    (
+        Column("world_rank", "i4", "1", "each", "rank in the MPI world"),
+        _ROLE,
+        _ROLE_RANK,
+        Column("node", "S64", "text", "each", "host name"),
+        Column("local_rank", "i4", "1", "each", "index of the rank on its node"),
+        Column("device", "S16", "text", "each", "cpu or cuda:N"),
+        Column("cores", "S64", "text", "each", "cores the rank may run on, as ranges"),
+        Column("threads", "i4", "1", "each", "compute threads of the rank"),
+        Column("pid", "i8", "1", "each", "process number on its node"),
+    ),
+    "Where each rank of the attempt ran.",
+)
+EVENTS = Table(
+    "events",
+    (
+        _TIME,
+        Column("kind", "S24", "text", "each", "started, finished, stopped, failed, dropped_trajectory, ..."),
+        _ROLE,
+        _ROLE_RANK,
+        Column("world_rank", "i4", "1", "each", "rank in the MPI world"),
+        Column("count", "i8", "1", "sum", "how many this row stands for", missing=1),
+        Column("text", "S256", "text", "each", "details"),
+    ),
+    "Faults, drops, starts and ends.",
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table
+    for table in (UPDATES, LAG, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
+}
+"""Every table of a result file, by name."""
