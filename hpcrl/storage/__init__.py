@@ -1,5 +1,7 @@
 """Files: results, checkpoints, provenance."""
 
+from hpcrl.storage import checkpoint
+from hpcrl.storage.rundir import RunDirectory, Status, check_free, read_status
 from hpcrl.storage.runlog import RunLog, attempt_files, link_attempts, read_table
 from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Column, Rows, Table
 
@@ -8,9 +10,14 @@ __all__ = [
     "TABLES",
     "Column",
     "Rows",
+    "RunDirectory",
     "RunLog",
+    "Status",
     "Table",
     "attempt_files",
+    "check_free",
+    "checkpoint",
     "link_attempts",
+    "read_status",
     "read_table",
 ]

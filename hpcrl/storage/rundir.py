@@ -1,0 +1,229 @@
+"""The directory of one run: who may write it, and how the run stands."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import re
+import socket
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from hpcrl.config import ConfigError, RunConfig
+from hpcrl.storage.files import read_json, write_json, write_text
+from hpcrl.storage.runlog import attempt_files
+
+Status = Literal["running", "finished", "stopped", "failed"]
+
+_LOCK_TRIES = 10
+_LIVE_S = 60.0
+_FOLDERS = ("attempts", "checkpoints", "logs")
+
+_log = logging.getLogger(__name__)
+
+
+class RunDirectory:
+    """The one writer's hold on a run directory; made by `create`, let go by `close`."""
+
+    def __init__(self, path: Path, attempt: int, lock: int) -> None:
+        self.path = path
+        self.attempt = attempt
+        self._lock = lock
+
+    @classmethod
+    def create(cls, config: RunConfig) -> RunDirectory:
+        """Make the directory, lock it and write `config.json` and the first `status.json`.
+
+        `storage.run_dir` where it is given, else `storage.runs_dir`/NAME-SEED-NNN with the next free number.
+        Only one rank of a world may call this. Raises ConfigError when the directory holds a run, belongs to
+        another writer or cannot be made.
+        """
+        check_free(config)
+        path = _make(config)
+        lock = _acquire(path)
+        if (path / "config.json").exists():  # somebody else was faster between the check and the lock
+            os.close(lock)
+            raise ConfigError(_holds_a_run(path))
+        directory = cls(path, 1, lock)
+        for name in _FOLDERS:
+            (path / name).mkdir(exist_ok=True)
+        write_text(path / "config.json", config.to_json())
+        directory.write_status("running")
+        return directory
+
+    @property
+    def attempt_file(self) -> Path:
+        """Result file of this attempt."""
+        return self.path / "attempts" / f"{self.attempt:03d}.h5"
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the ranks' text logs."""
+        return self.path / "logs"
+
+    def write_provenance(self, provenance: Mapping[str, Any]) -> None:
+        """Write `provenance.json`."""
+        write_json(self.path / "provenance.json", dict(provenance))
+
+    def write_status(
+        self, status: Status, *, exit_code: int | None = None, cause: str = "", **progress: Any
+    ) -> None:
+        """Replace `status.json`, atomically.
+
+        `finished` is for a run that reached its budget, and nothing else. `progress` is what readers show:
+        env_steps, updates, wall_s, env_steps_per_s; any JSON value is kept.
+        """
+        values = {
+            "status": status,
+            "exit_code": exit_code,
+            "cause": cause,
+            "attempt": self.attempt,
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(self.path / "status.json", values | progress)
+
+    def close(self) -> None:
+        """Let another writer in. Calling it again does nothing."""
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def check_free(config: RunConfig) -> None:
+    """Raise ConfigError when `RunDirectory.create` would refuse; makes nothing, so it may run before MPI."""
+    given = config.storage.run_dir
+    path = Path(given if given is not None else config.storage.runs_dir)
+    key = "storage.run_dir" if given is not None else "storage.runs_dir"
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"{key}={str(path)!r} is a file; name a folder")
+    if given is not None:
+        if (path / "config.json").exists():
+            raise ConfigError(_holds_a_run(path))
+        if _is_locked(path):
+            raise ConfigError(_owned(path))
+    parent = path.absolute()
+    while not parent.exists():
+        parent = parent.parent
+    if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
+        raise ConfigError(f"{key}={str(path)!r}: {parent} cannot be written; name another folder with {key}")
+
+
+def read_status(run_dir: Path) -> dict[str, Any]:
+    """Tell how a run stands: the values of `status.json`, with `status` brought up to date.
+
+    `killed`: it says running, but nobody holds the directory. `not started`: no status was ever written.
+    """
+    values = read_json(run_dir / "status.json") or {"status": "not started", "exit_code": None, "cause": ""}
+    if values.get("status") == "running" and not _writer_lives(run_dir, str(values.get("host", ""))):
+        values["status"] = "killed"
+        values["cause"] = values.get("cause") or "its process ended without saying why"
+    return values
+
+
+def _make(config: RunConfig) -> Path:
+    storage = config.storage
+    try:
+        if storage.run_dir is not None:
+            path = Path(storage.run_dir)
+            path.mkdir(parents=True, exist_ok=True)
+            return path
+        parent = Path(storage.runs_dir)
+        parent.mkdir(parents=True, exist_ok=True)
+        return _next_number(parent, f"{config.name}-{config.seed}-")
+    except OSError as error:
+        key = "storage.run_dir" if storage.run_dir is not None else "storage.runs_dir"
+        raise ConfigError(
+            f"the run directory cannot be made: {error}; name another place with {key}"
+        ) from error
+
+
+def _next_number(parent: Path, stem: str) -> Path:
+    pattern = re.compile(re.escape(stem) + r"(\d+)")
+    matches = (pattern.fullmatch(path.name) for path in parent.iterdir())
+    number = max((int(match.group(1)) for match in matches if match), default=0)
+    while True:
+        number += 1
+        path = parent / f"{stem}{number:03d}"
+        try:
+            path.mkdir()
+        except FileExistsError:
+            continue  # another job took this number a moment ago
+        return path
+
+
+def _acquire(path: Path) -> int:
+    """Take the writer's lock. Returns its file descriptor; the lock ends with the process at the latest."""
+    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
+    for attempt in range(_LOCK_TRIES):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            # A reader that asks for the status holds the lock for an instant.
+            if attempt == _LOCK_TRIES - 1:
+                os.close(descriptor)
+                raise ConfigError(_owned(path)) from None
+            time.sleep(0.02)
+        except OSError as error:
+            _log.warning("%s cannot be locked (%s): a second writer would not be noticed", path, error)
+            break
+    os.ftruncate(descriptor, 0)
+    os.write(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode())
+    return descriptor
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path / "lock", os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return False
+
+
+def _writer_lives(run_dir: Path, host: str) -> bool:
+    if _is_locked(run_dir):
+        return True
+    if host == socket.gethostname():
+        return False
+    # Some shared file systems keep locks to one host; a result file that grows shows the writer then.
+    now = datetime.now(UTC).timestamp()
+    return any(abs(now - path.stat().st_mtime) < _LIVE_S for path in attempt_files(run_dir))
+
+
+def _holds_a_run(path: Path) -> str:
+    return (
+        f"storage.run_dir={str(path)!r} already holds a run (it has a config.json); name a new folder, "
+        "or leave storage.run_dir out to have one made in storage.runs_dir"
+    )
+
+
+def _owned(path: Path) -> str:
+    try:
+        host, pid = (path / "lock").read_text(encoding="utf-8").split()
+        owner = f"process {pid} on host {host}"
+    except (OSError, ValueError):
+        owner = "another process"
+    return f"{path} is being written by {owner}; wait until it ends or name another storage.run_dir"
