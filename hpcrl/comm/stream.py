@@ -34,8 +34,8 @@ class Tag(IntEnum):
 
 
 def parts(nbytes: int, limit: int) -> list[slice]:
-    """Cut [0, nbytes) into ceil(nbytes / limit) pieces of at most `limit` bytes."""
-    return [slice(start, min(start + limit, nbytes)) for start in range(0, nbytes, limit)]
+    """Cut [0, nbytes) into ceil(nbytes / limit) pieces of at most `limit` bytes; one empty piece for 0 bytes."""
+    return [slice(start, min(start + limit, nbytes)) for start in range(0, max(nbytes, 1), limit)]
 
 
 class Sender:
