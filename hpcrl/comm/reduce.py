@@ -7,16 +7,18 @@ run to run; with power-of-two node sizes it does not even depend on how the lear
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
-from torch import Tensor
 
 from hpcrl.comm.ranks import share
 from hpcrl.comm.wait import Waiter
 from hpcrl.comm.world import LearnerComms
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MPI_TYPES = {np.dtype(np.float32): MPI.FLOAT, np.dtype(np.float64): MPI.DOUBLE}
 

@@ -88,13 +88,18 @@ class TrajectoryLayout:
         }
         return Trajectory(np.ndarray((), HEADER, buffer=buffer), fields, buffer)
 
-    def begin(self, buffer: Bytes, *, attempt: int, version: int, actor: int, grant: int) -> Trajectory:
-        """A view for writing, with the header filled in as far as it is known at the start."""
+    def begin(
+        self, buffer: Bytes, *, attempt: int, version: int, actor: int, grant: int, envs: range
+    ) -> Trajectory:
+        """A view for writing, with the header filled in and columns beyond len(envs) cleared (not valid)."""
         trajectory = self.view(buffer)
+        for array in trajectory.fields.values():
+            array[:, len(envs) :] = 0
         header = trajectory.header
         header["magic"], header["digest"], header["nbytes"] = MAGIC, self.digest, self.nbytes
         header["attempt"], header["actor"], header["grant"] = attempt, actor, grant
         header["version_first"] = header["version_last"] = version
+        header["first_env"], header["num_envs"] = envs.start, len(envs)
         trajectory.fields["parameter_version"][...] = version
         return trajectory
 

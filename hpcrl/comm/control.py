@@ -1,0 +1,97 @@
+"""How a run ends early or on time: signals set a flag, the learners agree, learner 0 tells everybody."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+import numpy as np
+
+from hpcrl.comm.stream import Tag
+from hpcrl.comm.world import World
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
+
+
+class SignalFlag:
+    """Local. The only thing a signal does is to set this flag; more signals change nothing."""
+
+    def __init__(self) -> None:
+        self.received: str | None = None
+
+    def install(self) -> None:
+        """Replace this process's handlers of INT, TERM, USR1 and USR2 (main thread only)."""
+        for number in SIGNALS:
+            signal.signal(number, self._set)
+
+    def _set(self, number: int, frame: FrameType | None) -> None:
+        if self.received is None:
+            self.received = signal.Signals(number).name
+
+
+class Control:
+    """One rank's part in stopping. Point-to-point; ranks without a learner ask, learner 0 announces."""
+
+    def __init__(self, world: World, flag: SignalFlag) -> None:
+        """Local. Opens one stream from learner 0 and one to each learner (or their other ends)."""
+        self._flag = flag
+        self.stopped = False
+        """Learner 0 has announced the end: start no new work, drain."""
+        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
+        others = [rank for rank in range(world.comm.size) if rank not in learners]
+        me = world.rank
+        self._asking = [world.sender(rank, Tag.STOP_REQUEST) for rank in learners] if me in others else []
+        self._asked = [world.receiver(rank, Tag.STOP_REQUEST) for rank in others] if me in learners else []
+        self._announce = [world.sender(rank, Tag.STOP) for rank in others] if me == learners[0] else []
+        self._announced = [world.receiver(learners[0], Tag.STOP)] if me in others else []
+        for receiver in self._asked + self._announced:
+            receiver.post(np.zeros(1, np.int64))
+        self._has_asked = False
+        self._was_asked = False
+
+    def poll(self) -> None:
+        """Local progress: pass a signal on to the learners, take in an announcement."""
+        if self._flag.received is not None and not self._has_asked:
+            self._has_asked = True
+            for sender in self._asking:
+                sender.send(np.ones(1, np.int64))
+        for receiver in self._announced:
+            self.stopped = self.stopped or receiver.poll() is not None
+
+    @property
+    def stop_requested(self) -> bool:
+        """On a learner: some rank this one knows of got a signal. To be agreed on before anybody acts on it."""
+        if not self._was_asked:
+            answers = [receiver.poll() is not None for receiver in self._asked]
+            self._was_asked = self._flag.received is not None or any(answers)
+        return self._was_asked
+
+    @property
+    def signal_name(self) -> str | None:
+        """The first signal this rank got."""
+        return self._flag.received
+
+    def announce_stop(self) -> None:
+        """On every learner, after all have agreed: learner 0 tells the other ranks."""
+        self.stopped = True
+        for sender in self._announce:
+            sender.send(np.ones(1, np.int64))
+
+    def close(self) -> None:
+        """This rank asks and announces nothing more."""
+        for sender in self._asking + self._announce:
+            sender.close()
+
+    @property
+    def drained(self) -> bool:
+        """After `close`: nothing of the control streams is under way. Takes in what still comes."""
+        for receiver in self._asked + self._announced:
+            receiver.poll()
+        streams = [stream.drained for stream in self._asking + self._announce]
+        streams += [stream.drained for stream in self._asked + self._announced]
+        return all(streams)
+
+    def cancel(self) -> None:
+        """Take the posted buffers back; only after `drained`."""
+        for receiver in self._asked + self._announced:
+            receiver.cancel()
