@@ -112,10 +112,10 @@ def check_free(config: RunConfig) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{key}={str(path)!r} is a file; name a folder")
     if given is not None:
-        if (path / "config.json").exists():
-            raise ConfigError(_holds_a_run(path))
         if _is_locked(path):
             raise ConfigError(_owned(path))
+        if (path / "config.json").exists():
+            raise ConfigError(_holds_a_run(path))
     parent = path.absolute()
     while not parent.exists():
         parent = parent.parent

@@ -116,34 +116,43 @@ class RunLog:
         self.close()
 
 
-def read_table(run_dir: Path, name: str) -> Rows:
-    """One table, joined over the attempts in order, with a last column `attempt` (i4).
+def read_table(run: Path, name: str) -> Rows:
+    """Read one table, joined over the attempts in order, with a last column `attempt` (i4).
 
-    Works on a run that is being written, was killed, or ended, and never locks the writer. An attempt that
-    cannot be read is left out with a warning. Raises ValueError for a table that does not exist.
+    `run` is a run directory, or the result file of one attempt by itself. Works on a run that is being written,
+    was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with a warning.
+    Raises ValueError for a table that does not exist.
     """
     if name not in TABLES:
         raise ValueError(f"no table {name!r}; the tables are {', '.join(TABLES)}")
     table = TABLES[name]
     parts = [np.zeros(0, _with_attempt(table))]
-    for path in attempt_files(run_dir):
+    for path in attempt_files(run):
         try:
             with _open_reader(path) as file:
-                rows = _committed_rows(file, table)
-        except OSError as error:
+                rows, attempt = _committed_rows(file, table), int(file.attrs["attempt"])
+        except (OSError, KeyError) as error:  # KeyError: HDF5, but no result file
             _log.warning("%s cannot be read and is left out: %s", path, error)
             continue
         part = np.zeros(len(rows), _with_attempt(table))
         for column in table.columns:
             part[column.name] = rows[column.name]
-        part["attempt"] = int(path.stem)
+        part["attempt"] = attempt
         parts.append(part)
     return np.concatenate(parts)
 
 
-def attempt_files(run_dir: Path) -> list[Path]:
-    """List the result files of a run directory, by number of the attempt."""
-    paths = [path for path in (Path(run_dir) / "attempts").glob("*.h5") if path.stem.isdigit()]
+def attempt_files(run: Path) -> list[Path]:
+    """List the result files of a run, by number of the attempt.
+
+    `run` is a run directory, its run.h5, or the result file of one attempt by itself.
+    """
+    run = Path(run)
+    if run.name == "run.h5":
+        run = run.parent
+    if run.is_file():
+        return [run]
+    paths = [path for path in (run / "attempts").glob("*.h5") if path.stem.isdigit()]
     return sorted(paths, key=lambda path: int(path.stem))
 
 

@@ -1,0 +1,221 @@
+"""A run in one dictionary, and that dictionary on one screen."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from hpcrl.config import ConfigError
+from hpcrl.storage.files import read_json
+from hpcrl.storage.rundir import read_status
+from hpcrl.storage.runlog import attempt_files, read_table
+from hpcrl.storage.schema import Rows
+
+_RETURN_EPISODES = 100
+_MAX_PLAN_ROWS = 12
+_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
+
+
+def find_run(path: str | Path) -> Path:
+    """Directory of the run that `path` names: itself, or the one a file in it belongs to.
+
+    Raises ConfigError when there is no run.
+    """
+    given = Path(path)
+    for folder in (given, given.parent, given.parent.parent) if given.is_file() else (given,):
+        if any((folder / name).exists() for name in ("config.json", "status.json", "attempts")):
+            return folder
+    what = "does not exist" if not given.exists() else "holds no run"
+    raise ConfigError(
+        f"{str(path)!r} {what}; expected a run directory, which has config.json, attempts/ and run.h5"
+    )
+
+
+def describe(run_dir: str | Path) -> dict[str, Any]:
+    """Summarize a run, in whatever state it is; JSON types only, None for what is not known.
+
+    Raises ConfigError when `run_dir` is not a run.
+    """
+    run = find_run(run_dir)
+    status = read_status(run)
+    config = read_json(run / "config.json") or {}
+    provenance = read_json(run / "provenance.json") or {}
+    updates = read_table(run, "updates")
+    env_steps, wall_s = _progress(status, updates)
+    learners = _last_weights(read_table(run, "learners"))
+    return {
+        "name": config.get("name"),
+        "run_dir": str(run),
+        "status": status["status"],
+        "exit_code": status.get("exit_code"),
+        "cause": status.get("cause") or "",
+        "attempts": len(attempt_files(run)),
+        "scheme": config.get("scheme"),
+        "algorithm": config.get("algorithm", {}).get("name"),
+        "env": config.get("env", {}).get("id"),
+        "seed": config.get("seed"),
+        "budget_env_steps": config.get("budget", {}).get("env_steps"),
+        "env_steps": env_steps,
+        "env_steps_per_s": env_steps / wall_s if wall_s else None,
+        "wall_s": wall_s,
+        "updates": int(updates["update"].max()) if len(updates) else 0,
+        "lag": _lag(read_table(run, "lag")),
+        "training_return": _training_return(read_table(run, "episodes")),
+        "evaluation": _evaluation(read_table(run, "evaluation")),
+        "ranks": _rank_plan(read_table(run, "ranks")),
+        "weights_sha256": learners,
+        "weights_equal": len(set(learners)) == 1 if learners else None,
+        "events": _event_counts(read_table(run, "events")),
+        "versions": provenance.get("versions", {}),
+        "next_commands": [f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"],
+    }
+
+
+def render(summary: dict[str, Any]) -> RenderableType:
+    """Lay out what `describe` returned as one screen for rich."""
+    status = summary["status"]
+    head = Text.assemble((summary["name"] or summary["run_dir"], "bold"), "  ")
+    head.append(status, _STYLES.get(status, "bold red"))
+    if summary["exit_code"] is not None:
+        head.append(f" (exit code {summary['exit_code']})")
+    if summary["cause"]:
+        head.append(f": {summary['cause']}")
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    for label, text in _lines(summary):
+        grid.add_row(label, Text(text))
+    parts: list[RenderableType] = [head, grid]
+    if summary["ranks"]:
+        parts += [Text(), _plan_table(summary["ranks"])]
+    parts += [Text(), Text("next:", "dim"), *(Text(f"  {command}") for command in summary["next_commands"])]
+    return Group(*parts)
+
+
+def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    rate, lag = summary["env_steps_per_s"], summary["lag"]
+    budget = summary["budget_env_steps"]
+    lines = [
+        ("run", f"{summary['run_dir']}  ({_many(summary['attempts'], 'attempt')})"),
+        ("what", _what(summary)),
+        ("env_steps", f"{summary['env_steps']:,}" + (f" of {budget:,}" if budget else "")),
+        ("wall time", f"{summary['wall_s']:.1f} s" + (f", {rate:,.0f} env_steps/s" if rate else "")),
+        ("updates", f"{summary['updates']:,}"),
+        ("lag", f"{lag['min']} to {lag['max']} updates, mean {lag['mean']:.2f}" if lag else "none recorded"),
+        ("training return", _return_text(summary["training_return"], "no episode has ended")),
+        ("evaluation", _return_text(summary["evaluation"], "none")),
+    ]
+    if summary["weights_sha256"]:
+        equal = "equal on all learners" if summary["weights_equal"] else "DIFFERENT ON THE LEARNERS"
+        lines.append(("weights", f"{summary['weights_sha256'][0][:16]}  {equal}"))
+    lines.append(("events", ", ".join(f"{kind} {n}" for kind, n in summary["events"].items()) or "none"))
+    lines.append(
+        ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")
+    )
+    return lines
+
+
+def _what(summary: dict[str, Any]) -> str:
+    if summary["algorithm"] is None:
+        return "unknown: config.json is missing or unreadable"
+    return f"{summary['algorithm']} on {summary['env']}, scheme {summary['scheme']}, seed {summary['seed']}"
+
+
+def _return_text(values: dict[str, Any] | None, absent: str) -> str:
+    if values is None:
+        return absent
+    seed = f", seed {values['seed']}" if "seed" in values else ""
+    cut = f", {values['cut']} cut" if values.get("cut") else ""
+    return f"{values['mean']:.2f} ± {values['std']:.2f} over {_many(values['n'], 'episode')}{seed}{cut}"
+
+
+def _many(number: int, noun: str) -> str:
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def _plan_table(ranks: list[dict[str, Any]]) -> Table:
+    groups = Counter((rank["node"], rank["role"], rank["device"], rank["threads"]) for rank in ranks)
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("node", "role", "ranks", "device", "threads each"):
+        table.add_column(name, justify="right" if name in ("ranks", "threads each") else "left")
+    for (node, role, device, threads), number in list(groups.items())[:_MAX_PLAN_ROWS]:
+        table.add_row(node, role, str(number), device, str(threads))
+    if len(groups) > _MAX_PLAN_ROWS:
+        table.add_row(f"… and {len(groups) - _MAX_PLAN_ROWS} lines more")
+    return table
+
+
+def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
+    """(env_steps, wall_s); of a run that did not end in order, the result file knows more than its status."""
+    env_steps = int(updates["env_steps"].max()) if len(updates) else 0
+    wall_s = 0.0
+    for attempt in np.unique(updates["attempt"]):
+        wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
+    return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
+
+
+def _lag(rows: Rows) -> dict[str, Any] | None:
+    rows = rows[rows["env_steps"] > 0]
+    if not len(rows):
+        return None
+    lag = rows["lag"]
+    mean = float(np.average(lag, weights=rows["env_steps"]))
+    return {"min": int(lag.min()), "mean": mean, "max": int(lag.max())}
+
+
+def _training_return(episodes: Rows) -> dict[str, Any] | None:
+    return _moments(episodes["episode_return"][-_RETURN_EPISODES:])
+
+
+def _evaluation(rows: Rows) -> dict[str, Any] | None:
+    if not len(rows):
+        return None
+    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
+    moments = _moments(last["episode_return"])
+    return moments and moments | {
+        "seed": int(last["seed"][-1]),
+        "cut": int(last["cut"].sum()),
+        "update": int(last["update"][-1]),
+    }
+
+
+def _moments(values: npt.NDArray[np.float64]) -> dict[str, Any] | None:
+    """Mean and standard deviation (over n, not n - 1); None without a finite mean."""
+    mean = float(values.mean()) if len(values) else math.nan
+    if not math.isfinite(mean):
+        return None
+    return {"mean": mean, "std": float(values.std()), "n": len(values)}
+
+
+def _rank_plan(rows: Rows) -> list[dict[str, Any]]:
+    rows = rows[rows["attempt"] == rows["attempt"].max()] if len(rows) else rows
+    names = [name for name in rows.dtype.names or () if name != "attempt"]
+    return [{name: _plain(row[name]) for name in names} for row in np.sort(rows, order="world_rank")]
+
+
+def _last_weights(rows: Rows) -> list[str]:
+    """Hashes of the last fingerprinted update, one per learner, by role_rank."""
+    if not len(rows):
+        return []
+    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
+    return [_plain(row["weights_sha256"]) for row in np.sort(last, order="role_rank")]
+
+
+def _event_counts(rows: Rows) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[_plain(row["kind"])] += int(row["count"])
+    return dict(counts)
+
+
+def _plain(value: Any) -> Any:
+    item = value.item()
+    return item.decode(errors="replace") if isinstance(item, bytes) else item
