@@ -1,1 +1,18 @@
-"""Environments behind one batched protocol."""
+"""Environments behind one batched protocol. Importing this loads neither gymnasium nor EnvPool."""
+
+from hpcrl.envs.base import CallOrder, EpisodeTracker, Step, VectorEnv, prepare_actions
+from hpcrl.envs.evaluate import EpisodeResult, run_episodes
+from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env
+
+__all__ = [
+    "CallOrder",
+    "EpisodeResult",
+    "EpisodeTracker",
+    "Step",
+    "VectorEnv",
+    "env_seed",
+    "make_env_spec",
+    "make_vector_env",
+    "prepare_actions",
+    "run_episodes",
+]

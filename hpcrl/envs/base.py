@@ -1,7 +1,8 @@
 """One protocol for every engine, and the one definition of where an episode ends.
 
-Next-step reset: on the env_step that ends an episode, `obs` is its true last observation. The next env_step of that
-environment ignores its action, returns the first observation of the next episode, has reward 0 and `valid` False.
+Next-step reset: on the env_step that ends an episode, `obs` is its true last observation. The next
+env_step of that environment ignores its action, returns the first observation of the next episode, has
+reward 0 and `valid` False.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.data.specs import EnvSpec
+from hpcrl.data.specs import ActionSpec, EnvSpec
 
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -41,9 +42,9 @@ class Step:
     episode_length: Longs
     """[B] int64: valid env_steps of the full episode on the env_step at which it ends, else 0.
 
-    `episode_length > 0` tells where a return is to be logged. It equals `terminated | truncated` except where an
-    engine ends training episodes at a lost life: those ends are `terminated`, but the game's return comes with its
-    last life."""
+    `episode_length > 0` tells where a return is to be logged. It equals `terminated | truncated` except where
+    an engine ends training episodes at a lost life: those ends are `terminated`, but the game's return comes
+    with its last life."""
 
 
 @runtime_checkable
@@ -63,11 +64,12 @@ class VectorEnv(Protocol):
         """Start one env_step with actions [B, *action.shape]; does not wait where the engine allows it.
 
         The actions are copied: the caller may overwrite them at once. Rows whose episode ended on the last
-        env_step are reset instead and their action is ignored. Continuous actions are clipped to their bounds.
+        env_step are reset instead and their action is ignored. Continuous actions are clipped to their
+        bounds.
 
         Raises:
             RuntimeError: `reset` is missing, or `recv` of the previous env_step is.
-            ValueError: the actions have a wrong shape.
+            ValueError: the actions have a wrong shape, or a discrete one is out of range.
         """
 
     def recv(self) -> Step:
@@ -111,7 +113,7 @@ class CallOrder:
         self._state = "idle"
 
     def close(self) -> bool:
-        """True at the first call."""
+        """Refuse everything from now on; return True at the first call."""
         first, self._state = self._state != "closed", "closed"
         return first
 
@@ -143,8 +145,9 @@ class EpisodeTracker:
     ) -> Step:
         """Account for one env_step; all arguments [B, ...].
 
-        `game_over` [B] marks the ends (of `terminated | truncated`) that also end the full episode; None: all do.
-        Where an engine sets both flags the terminal state wins. Rows of a reset step get reward 0 and no flags.
+        `game_over` [B] marks the ends (of `terminated | truncated`) that also end the full episode; None: all
+        do. Where an engine sets both flags the terminal state wins. Rows of a reset step get reward 0 and no
+        flags.
         """
         valid = ~self._ended
         terminated = np.asarray(terminated, bool) & valid
@@ -167,3 +170,19 @@ class EpisodeTracker:
         self._length[over] = 0
         self._ended = ended
         return step
+
+
+def prepare_actions(spec: ActionSpec, num_envs: int, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a fresh array [B, *spec.shape] of spec.dtype, checked, and clipped where continuous.
+
+    Raises:
+        ValueError: wrong shape, or a discrete action outside 0 .. size - 1.
+    """
+    if np.shape(actions) != (num_envs, *spec.shape):
+        raise ValueError(f"actions have shape {np.shape(actions)}; use {(num_envs, *spec.shape)}")
+    fresh = np.array(actions, spec.dtype)
+    if spec.kind == "continuous":
+        return np.clip(fresh, np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32), out=fresh)
+    if fresh.min() < 0 or fresh.max() >= spec.size:
+        raise ValueError(f"actions reach from {fresh.min()} to {fresh.max()}; use 0 to {spec.size - 1}")
+    return fresh
