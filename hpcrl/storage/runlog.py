@@ -119,8 +119,10 @@ class RunLog:
 def read_table(run: Path, name: str) -> Rows:
     """Read one table, joined over the attempts in order, with a last column `attempt` (i4).
 
-    `run` is a run directory, or the result file of one attempt by itself. Works on a run that is being written,
-    was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with a warning.
+    `run` is a run directory, or the result file of one attempt by itself. Works on a run that is being
+    written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with
+    a warning.
+
     Raises ValueError for a table that does not exist.
     """
     if name not in TABLES:

@@ -96,7 +96,11 @@ def render(summary: dict[str, Any]) -> RenderableType:
     parts: list[RenderableType] = [head, grid]
     if summary["ranks"]:
         parts += [Text(), _plan_table(summary["ranks"])]
-    parts += [Text(), Text("next:", "dim"), *(Text(f"  {command}") for command in summary["next_commands"])]
+    parts += [
+        Text(),
+        Text("next:", "dim"),
+        *(Text(f"  {command}", no_wrap=True) for command in summary["next_commands"]),
+    ]
     return Group(*parts)
 
 
