@@ -148,12 +148,9 @@ def _draw(axis: Axes, x: pd.Series, frame: pd.DataFrame, *, label: str, look: Lo
     picked = np.unique(np.linspace(0, max(len(frame) - 1, 0), MAX_POINTS).astype(int)) if len(frame) else []
     x, frame = x.iloc[picked], frame.iloc[picked]
     marker = "o" if len(frame) == 1 else None
-    axis.plot(
-        x, frame["return_mean"], style, color=color, linewidth=1.8, label=label, marker=marker, zorder=3
-    )
-    axis.fill_between(
-        x, frame["return_p10"], frame["return_p90"], color=color, alpha=0.16, linewidth=0, zorder=2
-    )
+    mean, low, high = frame["return_mean"], frame["return_p10"], frame["return_p90"]
+    axis.plot(x, mean, look.style, color=look.color, linewidth=1.8, label=label, marker=marker, zorder=3)
+    axis.fill_between(x, low, high, color=look.color, alpha=look.alpha, linewidth=0, zorder=2)
 
 
 def _mark_evaluation(axis: Axes, x: float, evaluation: dict[str, Any] | None, color: str) -> None:
