@@ -1,1 +1,24 @@
 """Algorithms: compute only, no MPI, no files."""
+
+from __future__ import annotations
+
+from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, UpdateResult
+from hpcrl.config import ConfigError, RunConfig, load_object
+from hpcrl.data.specs import EnvSpec
+
+__all__ = ["Algorithm", "Batch", "LocalReducer", "Reducer", "UpdateResult", "make_algorithm"]
+
+BUILTIN = {"impala": "hpcrl.algorithms.impala:Impala", "ppo": "hpcrl.algorithms.ppo:PPO"}
+"""Built-in names; imported only when asked for."""
+
+
+def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
+    """Build the algorithm a run names, with network and optimizer; equal seeds give equal parameters.
+
+    Raises ConfigError when the name leads to no Algorithm or the network does not fit the environment.
+    """
+    name = config.algorithm.name
+    algorithm = load_object(BUILTIN.get(name, name), f"algorithm.name={name!r}", tuple(BUILTIN))
+    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
+        raise ConfigError(f"algorithm.name={name!r} is not a class derived from hpcrl.algorithms.Algorithm")
+    return algorithm(config.algorithm, env, config.model, config.seed)

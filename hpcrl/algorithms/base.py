@@ -39,7 +39,7 @@ class Batch:
     """One learner's share of an update's batch."""
 
     fields: Mapping[str, Tensor]
-    """name -> [T, C, ...] (obs: [T+1, C, ...]); C columns, one per environment slot and trajectory; C may be 0."""
+    """name -> [T, C, ...] (obs: [T+1, C, ...]); C columns, one per slot of each trajectory; C may be 0."""
     column_offset: int
     """Index of the first column among the columns of all learners."""
     total_columns: int

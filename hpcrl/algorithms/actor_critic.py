@@ -1,0 +1,146 @@
+"""What the actor-critic algorithms share: network, acting, evaluation of a batch, state, metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer
+from hpcrl.algorithms.gradient import FlatAdam
+from hpcrl.config import AlgorithmConfig, ModelConfig
+from hpcrl.data.specs import EnvSpec, Field
+from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
+from hpcrl.functional.statistics import explained_variance, explained_variance_sums
+from hpcrl.models.flat import FlatParameters
+from hpcrl.models.networks import ActorCritic
+
+CHUNK_BYTES = 256 << 20
+"""Observations, as float32, that go through the network at once: bounds the memory of large images."""
+
+
+class ActorCriticAlgorithm(Algorithm):
+    """Base of the algorithms with one policy, one value and one Adam."""
+
+    extra_fields: ClassVar[tuple[Field, ...]] = (
+        Field(name="behavior_log_prob", dtype="float32", unit="nat"),
+    )
+    config: AlgorithmConfig
+
+    def __init__(self, config: AlgorithmConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+        self.network = ActorCritic(env, model, seed)
+        self.parameters = FlatParameters(self.network)
+        self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
+        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
+        """observations that may go through the network at once"""
+
+    def act(
+        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
+
+        Gaussian actions are stored as sampled, not clipped to the environment's bounds.
+        """
+        with torch.inference_mode():
+            policy = self.network.policy(torch.from_numpy(obs)).numpy()
+        log_std = self.network.log_std
+        if log_std is None:
+            choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
+            return {"action": choice, "behavior_log_prob": log_prob}
+        action, log_prob = sample_gaussian(policy, log_std.detach().numpy(), rng, greedy=greedy)
+        return {"action": action, "behavior_log_prob": log_prob}
+
+    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Log-probability and entropy of the policy, and the value; the gradient flows.
+
+        Args:
+            obs: [M, *shape].
+            action: [N, ...] with N <= M, of the first N observations.
+
+        Returns:
+            log_prob [N], entropy [N], value [M].
+        """
+        policy, value = self.network(obs)
+        policy = policy[: len(action)]
+        log_std = self.network.log_std
+        log_prob, entropy = (
+            categorical(policy, action) if log_std is None else gaussian(policy, log_std, action)
+        )
+        return log_prob, entropy, value
+
+    def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
+        """Rewards [T, C], clipped to reward_clip, and 0 where not valid."""
+        reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
+        clip = self.config.reward_clip
+        return reward if clip is None else reward.clamp(-clip, clip)
+
+    def learning_rate(self, progress: float) -> float:
+        """Step size at the share `progress` of the budget."""
+        if not self.config.anneal_learning_rate:
+            return self.config.learning_rate
+        return self.config.learning_rate * (1 - min(max(progress, 0.0), 1.0))
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Parameters, Adam's moments and its count of steps, as copies."""
+        return self.optimizer.state()
+
+    def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
+        self.optimizer.load_state(state)
+
+
+@dataclass(slots=True)
+class Metrics:
+    """Sums of one update on one learner; they add up over minibatches, then over learners."""
+
+    names: tuple[str, ...]
+    sums: Tensor = field(init=False)
+    """float64 [1 + names]: valid samples, then one sum for each name"""
+    variance_sums: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
+    """float64 [5], of functional.statistics.explained_variance_sums"""
+    grad_norms: list[float] = field(default_factory=list)
+    """norm of each gradient step, equal on all learners"""
+
+    def __post_init__(self) -> None:
+        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64)
+
+    def add(self, mask: Tensor, *values: Tensor) -> None:
+        """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
+        with torch.no_grad():
+            self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
+
+    def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
+        """Add to what explained_variance is computed from; all float [N]."""
+        self.variance_sums += explained_variance_sums(value, target, mask)
+
+    def reduce(self, reducer: Reducer) -> dict[str, float]:
+        """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
+        vector = torch.cat((self.sums, self.variance_sums))
+        reducer.sum_(vector)
+        totals: list[float] = vector[: len(self.sums)].tolist()
+        means = {
+            name: total / totals[0] if totals[0] else math.nan
+            for name, total in zip(self.names, totals[1:], strict=True)
+        }
+        norms = self.grad_norms
+        means["grad_norm"] = sum(norms) / len(norms) if norms else math.nan
+        means["explained_variance"] = explained_variance(vector[len(self.sums) :])
+        return means
+
+
+def rows(values: Tensor) -> Tensor:
+    """[T, C, ...] as [T * C, ...], time-major."""
+    return values.flatten(0, 1)
+
+
+def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
+    """Fields of the columns [start, stop) of a batch, as views."""
+    return {name: values[:, start:stop] for name, values in batch.fields.items()}

@@ -1,0 +1,178 @@
+"""PPO (Schulman et al. 2017) with minibatches drawn over the batch of all learners."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
+from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
+from hpcrl.algorithms.gradient import ReducedGradient, reduce_gradient
+from hpcrl.config import AlgorithmConfig, PPOConfig
+from hpcrl.functional.losses import (
+    approx_kl,
+    clipped_surrogate_loss,
+    clipped_value_loss,
+    outside_trust_interval,
+    value_loss,
+)
+from hpcrl.functional.returns import gae
+from hpcrl.functional.statistics import global_moments
+
+METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "clip_fraction")
+KL_MARGIN = 1.5
+"""Epochs end when the KL estimate passes this many times target_kl."""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One learner's env_steps, time-major: row t * C + c."""
+
+    obs: Tensor
+    action: Tensor
+    behavior_log_prob: Tensor
+    value: Tensor
+    """of the parameters before the update's first gradient step"""
+    advantage: Tensor
+    target: Tensor
+    valid: Tensor
+
+    def take(self, index: Tensor) -> Samples:
+        """Copy the rows `index`, int64 [N]."""
+        return Samples(*(getattr(self, name).index_select(0, index) for name in self.__slots__))
+
+
+class PPO(ActorCriticAlgorithm):
+    """`epochs` passes over the batch in `num_minibatches` gradient steps each."""
+
+    Config: ClassVar[type[AlgorithmConfig]] = PPOConfig
+    config: PPOConfig
+
+    def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
+        """All epochs over one batch; a gradient that is not finite takes back all of them.
+
+        Collective over the learners: every learner calls the reducer equally often, whatever its share.
+        Raises ValueError when the batch of all learners has fewer env_steps than num_minibatches.
+        """
+        before = self.state()
+        metrics = Metrics(METRICS)
+        learning_rate = self.learning_rate(progress)
+        samples = self._samples(batch, reducer)
+        metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
+        applied = True
+        for index in self._minibatches(batch):
+            gradient = self._gradient(samples, index, reducer, metrics)
+            if not gradient.finite:
+                self.load_state(before)
+                applied = False
+                break
+            if self._kl_too_large(gradient):
+                break
+            if gradient.samples:
+                metrics.grad_norms.append(gradient.norm)
+                self.optimizer.step(learning_rate)
+        means = metrics.reduce(reducer)
+        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
+
+    def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
+        """Advantages and targets from the values before the first gradient step, once per update."""
+        fields = batch.fields
+        values = self._values(fields["obs"])
+        advantages, targets = gae(
+            self.training_reward(fields),
+            values[:-1],
+            values[1:],
+            fields["terminated"],
+            fields["truncated"],
+            gamma=self.config.gamma,
+            lambda_=self.config.gae_lambda,
+        )
+        if self.config.normalize_advantages:
+            moments = global_moments(advantages, fields["valid"], reducer.sum_)
+            advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)
+        names = ("action", "behavior_log_prob", "valid")
+        action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
+        return Samples(
+            obs=rows(fields["obs"][:-1]),
+            action=action,
+            behavior_log_prob=behavior_log_prob,
+            value=rows(values[:-1]),
+            advantage=rows(advantages),
+            target=rows(targets),
+            valid=valid,
+        )
+
+    def _values(self, obs: Tensor) -> Tensor:
+        """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
+        flat = rows(obs)
+        values = torch.empty(len(flat))
+        with torch.no_grad():
+            for start in range(0, len(flat), self.chunk_rows):
+                stop = start + self.chunk_rows
+                values[start:stop] = self.network.value(flat[start:stop])
+        return values.view(obs.shape[:2])
+
+    def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
+        """Rows of this learner in each gradient step of the update, int64 [n], n may be 0.
+
+        The permutation runs over the env_steps of all learners and depends only on seed, update and epoch.
+        """
+        unroll_length, num_columns = batch.fields["reward"].shape
+        total = unroll_length * batch.total_columns
+        parts = self.config.num_minibatches
+        if parts > total:
+            raise ValueError(
+                f"algorithm.num_minibatches={parts} is more than the {total} env_steps of one update "
+                f"(unroll_length {unroll_length} x {batch.total_columns} columns); use at most {total}"
+            )
+        for epoch in range(self.config.epochs):
+            permutation = np.random.default_rng([self.seed, batch.update, epoch]).permutation(total)
+            for part in np.array_split(permutation, parts):
+                step, column = np.divmod(part, batch.total_columns)
+                column -= batch.column_offset
+                own = (column >= 0) & (column < num_columns)
+                yield torch.from_numpy(step[own] * num_columns + column[own])
+
+    def _gradient(
+        self, samples: Samples, index: Tensor, reducer: Reducer, metrics: Metrics
+    ) -> ReducedGradient:
+        """Reduced gradient of one minibatch, with the sum of the KL estimate as its extra number."""
+        self.parameters.zero_gradient()
+        count, kl_sum = 0, 0.0
+        if len(index):
+            count, kl_sum = self._backward(samples.take(index), metrics)
+        return reduce_gradient(self.parameters, count, kl_sum, reducer, self.config.max_grad_norm)
+
+    def _backward(self, samples: Samples, metrics: Metrics) -> tuple[int, float]:
+        """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
+        config = self.config
+        log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
+        log_ratio = (log_prob - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
+        policy_losses = clipped_surrogate_loss(
+            log_ratio, samples.advantage, config.clip_epsilon, config.dual_clip
+        )
+        if config.value_clip is None:
+            value_losses = value_loss(value, samples.target)
+        else:
+            value_losses = clipped_value_loss(value, samples.target, samples.value, config.value_clip)
+        mask = samples.valid.to(torch.float32)
+        losses = (
+            policy_losses + config.value_coefficient * value_losses - config.entropy_coefficient * entropy
+        )
+        torch.dot(mask, losses).backward()  # type: ignore[no-untyped-call]
+        log_ratio = log_ratio.detach()
+        kl = approx_kl(log_ratio)
+        clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
+        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_ratio, clipped)
+        return int(samples.valid.sum()), float(torch.dot(mask, kl))
+
+    def _kl_too_large(self, gradient: ReducedGradient) -> bool:
+        """Equal on all learners: `gradient` is reduced."""
+        target = self.config.target_kl
+        return target is not None and gradient.extra > KL_MARGIN * target * gradient.samples

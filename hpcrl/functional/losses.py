@@ -1,0 +1,66 @@
+"""Losses per sample: shapes in equal shapes out, so that callers take masked sums over all learners.
+
+Every input has the same shape [N] (or any other common shape); nothing is averaged or broadcast here.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+MAX_LOG_RATIO = 30.0
+"""Log ratios are cut here before exp: 1e13, far outside any trust interval, and its square is finite."""
+
+
+def clipped_surrogate_loss(
+    log_ratio: Tensor, advantage: Tensor, clip_epsilon: float, dual_clip: float | None = None
+) -> Tensor:
+    """Minus PPO's objective (Schulman et al. 2017, eq. 7), optionally with dual clip (Ye et al. 2020, eq. 5).
+
+    P = min(r * A, clip(r, 1 - epsilon, 1 + epsilon) * A), r = exp(log_ratio)
+    With dual clip c > 1 the objective of A < 0 is max(P, c * A): no ratio can make the loss unbounded.
+
+    Args:
+        log_ratio: float [N], target_log_prob - behavior_log_prob; carries the gradient.
+        advantage: float [N], constant.
+        clip_epsilon: half width of the trust interval.
+        dual_clip: c > 1, or None for plain PPO.
+
+    Raises:
+        ValueError: dual_clip is not above 1.
+    """
+    ratio = log_ratio.clamp(max=MAX_LOG_RATIO).exp()
+    clipped = ratio.clamp(1 - clip_epsilon, 1 + clip_epsilon)
+    objective = torch.minimum(ratio * advantage, clipped * advantage)
+    if dual_clip is not None:
+        if dual_clip <= 1:
+            raise ValueError(f"dual_clip={dual_clip} is not above 1; algorithm.dual_clip=3 is usual")
+        objective = torch.maximum(objective, -dual_clip * advantage.abs())
+    return -objective
+
+
+def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
+    """-log_prob * advantage [N]; only `log_prob` carries the gradient."""
+    return -log_prob * advantage.detach()
+
+
+def value_loss(value: Tensor, target: Tensor) -> Tensor:
+    """0.5 * (value - target)^2 [N]; only `value` carries the gradient."""
+    return (value - target.detach()).square() * 0.5
+
+
+def clipped_value_loss(value: Tensor, target: Tensor, behavior_value: Tensor, clip: float) -> Tensor:
+    """Larger one of the losses [N] of `value` and of `value` moved at most `clip` from `behavior_value`."""
+    near = behavior_value + (value - behavior_value).clamp(-clip, clip)
+    return torch.maximum(value_loss(value, target), value_loss(near, target))
+
+
+def approx_kl(log_ratio: Tensor) -> Tensor:
+    """exp(l) - 1 - l [N] with l = log_ratio: unbiased, never negative estimate of KL(behavior, target)."""
+    log_ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    return torch.expm1(log_ratio) - log_ratio
+
+
+def outside_trust_interval(log_ratio: Tensor, clip_epsilon: float) -> Tensor:
+    """Where |exp(log_ratio) - 1| > clip_epsilon, bool [N]."""
+    return torch.expm1(log_ratio).abs() > clip_epsilon

@@ -1,0 +1,155 @@
+"""The actor-critic network: torso, policy head, value head."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpcrl.config import ConfigError, ModelConfig
+from hpcrl.data.specs import EnvSpec
+
+SMALLEST_IMAGE = 36
+"""Height and width below which the convolutions have no output left."""
+HIDDEN_GAIN = math.sqrt(2)
+POLICY_GAIN = 0.01
+VALUE_GAIN = 1.0
+
+
+class ActorCritic(nn.Module):
+    """Policy and value of an observation.
+
+    Orthogonal weights (gain sqrt 2 in the torso, 0.01 for the policy head, 1 for the value head); biases 0.
+
+    Attributes:
+        log_std: float32 [action dims], log standard deviation of Gaussian actions; None for discrete ones.
+    """
+
+    def __init__(self, env: EnvSpec, model: ModelConfig, seed: int) -> None:
+        """Equal seeds give equal parameters; torch's global random state is neither read nor changed.
+
+        Raises ConfigError when the torso does not fit the observations.
+        """
+        super().__init__()
+        generator = torch.Generator().manual_seed(seed)
+        self.torso, width = _torso(env, model, generator)
+        self.value_torso = None if model.shared_torso else _torso(env, model, generator)[0]
+        self.policy_head = _linear(width, env.action.size, POLICY_GAIN, generator)
+        self.value_head = _linear(width, 1, VALUE_GAIN, generator)
+        self.log_std: nn.Parameter | None = None
+        if env.action.kind == "continuous":
+            self.log_std = nn.Parameter(torch.full((env.action.size,), model.initial_log_std))
+
+    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+        """Policy parameters and values.
+
+        Args:
+            obs: [N, *shape] in the environment's dtype; N may be 0.
+
+        Returns:
+            float32 [N, action.size], logits (discrete) or means (continuous), and float32 [N], values.
+        """
+        features = self.torso(obs)
+        value_features = features if self.value_torso is None else self.value_torso(obs)
+        return self.policy_head(features), self.value_head(value_features).squeeze(-1)
+
+    def policy(self, obs: Tensor) -> Tensor:
+        """Only the policy parameters of `forward`: all that acting needs."""
+        return cast(Tensor, self.policy_head(self.torso(obs)))
+
+    def value(self, obs: Tensor) -> Tensor:
+        """Only the values of `forward`."""
+        torso = self.torso if self.value_torso is None else self.value_torso
+        return cast(Tensor, self.value_head(torso(obs)).squeeze(-1))
+
+
+class Vectors(nn.Module):
+    """Observations of any numeric dtype and shape [N, ...] as float32 [N, features]."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Flatten and cast; no copy when nothing changes."""
+        return obs.reshape(obs.shape[0], math.prod(obs.shape[1:])).to(torch.float32)
+
+
+class Images(nn.Module):
+    """uint8 images [N, C, H, W] as float32 in [0, 1]."""
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Scale by 1/255."""
+        return torch.mul(obs, 1 / 255)
+
+
+class InPlace(nn.Module):
+    """tanh or relu, written over its input: one pass over memory less."""
+
+    def __init__(self, activation: str) -> None:
+        super().__init__()
+        self._apply_in_place = torch.tanh_ if activation == "tanh" else torch.relu_
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Overwrite `features`, which must be the output of a linear layer or a convolution."""
+        return self._apply_in_place(features)
+
+
+def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[nn.Sequential, int]:
+    """Torso and the width of its output."""
+    if model.torso == "nature_cnn":
+        layers, width = _nature_convolutions(env, model, generator)
+    else:
+        layers, width = [Vectors()], _vector_width(env)
+    for size in model.hidden_sizes:
+        layers += [_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
+        width = size
+    return nn.Sequential(*layers), width
+
+
+def _vector_width(env: EnvSpec) -> int:
+    shape, dtype = env.observation.shape, env.observation.dtype
+    if dtype == "uint8" and len(shape) == 3:
+        raise ConfigError(
+            f"model.torso=mlp does not fit the uint8 images {shape} of {env.id}; use model.torso=nature_cnn"
+        )
+    if np.dtype(dtype).kind not in "biuf" or 0 in shape:
+        raise ConfigError(
+            f"model.torso=mlp does not fit the observations of {env.id}, shape {shape} and dtype {dtype}; "
+            "it takes real numbers, at least one: change env.id, or wrap it with env.engine=custom"
+        )
+    return math.prod(shape)
+
+
+def _nature_convolutions(
+    env: EnvSpec, model: ModelConfig, generator: torch.Generator
+) -> tuple[list[nn.Module], int]:
+    """Convolutions of Mnih et al. 2015 and the width of their flattened output."""
+    shape, dtype = env.observation.shape, env.observation.dtype
+    if dtype != "uint8" or len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE or shape[0] == 0:
+        raise ConfigError(
+            f"model.torso=nature_cnn does not fit the {dtype} observations {shape} of {env.id}; it takes "
+            f"uint8 images [channels, height, width] of {SMALLEST_IMAGE} x {SMALLEST_IMAGE} or more: "
+            "use model.torso=mlp for anything else"
+        )
+    channels, height, width = shape
+    layers: list[nn.Module] = [Images()]
+    for out_channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
+        convolution = nn.Conv2d(channels, out_channels, kernel, stride, device="meta").to_empty(device="cpu")
+        _initialize(convolution, HIDDEN_GAIN, generator)
+        layers += [convolution, InPlace(model.activation)]
+        channels = out_channels
+        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
+    return [*layers, nn.Flatten()], channels * height * width
+
+
+def _linear(width: int, size: int, gain: float, generator: torch.Generator) -> nn.Linear:
+    # Born without memory: the layers' own initialization would draw from torch's global random state.
+    layer = nn.Linear(width, size, device="meta").to_empty(device="cpu")
+    _initialize(layer, gain, generator)
+    return layer
+
+
+def _initialize(layer: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator) -> None:
+    nn.init.orthogonal_(layer.weight, gain, generator=generator)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
