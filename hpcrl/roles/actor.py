@@ -1,0 +1,126 @@
+"""The actor: grant -> policy.fetch -> free slot -> collect -> stream.send."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.algorithms import make_algorithm
+from hpcrl.comm.publish import Subscriber
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.stream import Tag
+from hpcrl.data.trajectory import Bytes, TrajectoryLayout
+from hpcrl.roles.collect import Collector
+from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers, take
+
+
+def run_actor(session: Session, placement: Placement) -> RoleLoop:
+    """Step environments until the run stops. Point-to-point with its replay rank and learner 0.
+
+    Without a grant, the granted parameter version or a free send slot the actor waits, and the wait is timed;
+    nothing is ever overwritten or dropped here.
+    """
+    config = session.config
+    timers = Timers()
+    algorithm = make_algorithm(config, session.env_spec)
+    vector = algorithm.parameters.numpy
+    streams = ActorStreams(session, placement, vector.size)
+    collector = Collector(session, placement, algorithm, timers)
+    layout = streams.layout
+    while True:
+        with timers("grant.wait"):
+            grant = yield from take(streams.next_grant, session)
+        if grant is None:
+            break
+        number, granted_version = grant
+        with timers("policy.fetch"):
+            fetch = partial(streams.fetch, vector, granted_version, exactly=config.deterministic)
+            version = yield from take(fetch, session)
+        with timers("stream.send"):
+            slot = yield from take(streams.free_slot, session)
+        if version is None or slot is None:
+            break
+        trajectory = layout.begin(
+            slot,
+            attempt=session.world.attempt,
+            version=version,
+            actor=placement.role_rank,
+            grant=number,
+            envs=collector.envs,
+        )
+        if not collector.collect(trajectory, version, cancelled=partial(streams.stopped, session)):
+            break
+        trajectory.seal(config.comm.checksum)
+        streams.send(slot)
+        session.report(f"trajectory {number} under version {version}")
+        yield True
+    collector.close()
+    record_timers(session, placement, timers)
+    yield from streams.drain()
+
+
+class ActorStreams:
+    """An actor's ends of its streams, and its send slots. Point-to-point, nonblocking."""
+
+    def __init__(self, session: Session, placement: Placement, num_parameters: int) -> None:
+        world, comm = session.world, session.config.comm
+        shards = world.plan.ranks("replay")
+        shard = shards[placement.role_rank % len(shards)]
+        self.layout = TrajectoryLayout(session.trajectory_spec)
+        self._trajectories = world.sender(shard, Tag.TRAJECTORY)
+        self._grants = world.receiver(shard, Tag.GRANT)
+        self._parameters = Subscriber(world, num_parameters)
+        self._poison = comm.debug
+        self._free: list[Bytes] = list(self.layout.allocate(comm.slots, poison=comm.debug))
+        for _ in range(comm.slots):
+            self._grants.post(np.zeros(2, np.int64))
+
+    def next_grant(self) -> tuple[int, int] | None:
+        """(number, parameter version) of the next grant, or None."""
+        self._trajectories.poll()
+        message = self._grants.poll()
+        if message is None:
+            return None
+        number, version = (int(value) for value in message)
+        self._grants.post(message)
+        return number, version
+
+    def fetch(self, vector: npt.NDArray[np.float32], at_least: int, *, exactly: bool) -> int | None:
+        """Bring `vector` up to date; the version it has now, or None while that is below `at_least`."""
+        self._trajectories.poll()
+        ready = self._parameters.fetch(vector, at_least=at_least, exactly=exactly)
+        return self._parameters.version if ready else None
+
+    def free_slot(self) -> Bytes | None:
+        """A send slot, owned by the caller until `send`; None while all are under way (back-pressure)."""
+        self._trajectories.poll()
+        return self._free.pop() if self._free else None
+
+    def send(self, slot: Bytes) -> None:
+        """Start sending a filled slot; it comes back to the free ones by itself."""
+        self._trajectories.send(slot, on_sent=partial(self._release, slot))
+
+    def stopped(self, session: Session) -> bool:
+        """Progress between env_steps; whether the run has been stopped."""
+        session.control.poll()
+        session.poll_records()
+        self._trajectories.poll()
+        return session.control.stopped
+
+    def drain(self) -> RoleLoop:
+        """Close, take in grants and versions still under way, and leave nothing behind."""
+        self._trajectories.close()
+        yield from drain(lambda: self._grants_drained() and self._parameters.drained and self._trajectories.drained)
+        self._grants.cancel()
+        self._parameters.close()
+
+    def _grants_drained(self) -> bool:
+        self.next_grant()
+        return self._grants.drained
+
+    def _release(self, slot: Bytes) -> None:
+        if self._poison:
+            slot[...] = 0xFF
+        self._free.append(slot)

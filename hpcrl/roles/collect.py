@@ -1,0 +1,117 @@
+"""env.recv -> trajectory.write -> algorithm.act: filling one trajectory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.algorithms import Algorithm
+from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.trajectory import Trajectory
+from hpcrl.envs import Step, VectorEnv, make_vector_env
+from hpcrl.roles.session import Session, Timers
+from hpcrl.storage.schema import TABLES
+
+
+@dataclass(slots=True)
+class _Group:
+    env: VectorEnv
+    columns: slice
+    obs: npt.NDArray[Any]
+    under_way: bool = False
+
+
+class Collector:
+    """Steps this rank's share of the environments. Local.
+
+    The groups are stepped in turn: while the policy chooses for one, the engine may step the others.
+    """
+
+    def __init__(self, session: Session, placement: Placement, algorithm: Algorithm, timers: Timers) -> None:
+        config = session.config
+        self.envs = share(config.env.num_envs, config.num_acting_ranks, placement.role_rank)
+        self._actor = placement.role_rank
+        self._algorithm = algorithm
+        self._extra = [field.name for field in algorithm.extra_fields]
+        self._rng = session.rng(placement, "actions")
+        self._timers = timers
+        self._record = session.record
+        self._groups = []
+        for index in range(config.env.num_groups):
+            columns = share(len(self.envs), config.env.num_groups, index)
+            indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
+            env = make_vector_env(config.env, indices, config.seed)
+            self._groups.append(_Group(env, slice(columns.start, columns.stop), env.reset()))
+
+    def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
+        """Fill every field of the trajectory's used columns; False when `cancelled()` came first.
+
+        The trajectory belongs to the caller; obs[0] repeats the last observation of the one before.
+        """
+        fields = trajectory.fields
+        unroll_length = len(fields["reward"])
+        for group in self._groups:
+            fields["obs"][0, group.columns] = group.obs
+        for t in range(unroll_length):
+            for group in self._groups:
+                if t > 0:
+                    self._receive(group, fields, t - 1, version)
+                self._act(group, fields, t)
+            if cancelled():
+                return False
+        for group in self._groups:
+            self._receive(group, fields, unroll_length - 1, version)
+            group.obs = fields["obs"][unroll_length, group.columns].copy()
+        return True
+
+    def close(self) -> None:
+        """Finish env_steps under way and free the environments."""
+        for group in self._groups:
+            if group.under_way:
+                group.env.recv()
+            group.env.close()
+
+    def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
+        start = perf_counter()
+        chosen = self._algorithm.act(fields["obs"][t, group.columns], self._rng)
+        acted = perf_counter()
+        group.env.send(chosen["action"])
+        group.under_way = True
+        sent = perf_counter()
+        fields["action"][t, group.columns] = chosen["action"]
+        for name in self._extra:
+            fields[name][t, group.columns] = chosen[name]
+        self._timers.add("algorithm.act", acted - start)
+        self._timers.add("env.send", sent - acted)
+        self._timers.add("trajectory.write", perf_counter() - sent)
+
+    def _receive(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int, version: int) -> None:
+        start = perf_counter()
+        step = group.env.recv()
+        group.under_way = False
+        received = perf_counter()
+        fields["obs"][t + 1, group.columns] = step.obs
+        for name in ("reward", "terminated", "truncated", "valid"):
+            fields[name][t, group.columns] = getattr(step, name)
+        self._timers.add("env.recv", received - start)
+        self._timers.add("trajectory.write", perf_counter() - received)
+        if step.episode_length.any():
+            self._log_episodes(step, self.envs.start + group.columns.start, version)
+
+    def _log_episodes(self, step: Step, first_env: int, version: int) -> None:
+        ended = np.flatnonzero(step.episode_length)
+        rows = TABLES["episodes"].rows(
+            len(ended),
+            env_index=first_env + ended,
+            episode_return=step.episode_return[ended],
+            episode_length=step.episode_length[ended],
+            truncated=step.truncated[ended],
+            parameter_version=version,
+            actor=self._actor,
+        )
+        self._record("episodes", rows)

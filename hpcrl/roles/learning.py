@@ -1,0 +1,197 @@
+"""What a learner does with a batch, whichever scheme brought it: update, count, guard, log, finish."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hpcrl.algorithms import Algorithm, Batch
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.config import ExitCode
+from hpcrl.data.trajectory import Trajectory
+from hpcrl.envs import make_vector_env, run_episodes
+from hpcrl.roles.records import table_row
+from hpcrl.roles.session import Session, Timers
+from hpcrl.storage import checkpoint
+from hpcrl.storage.dump import dump_arrays
+from hpcrl.storage.schema import TABLES
+
+
+class Learning:
+    """One learner's view of the training: its algorithm, the counters all learners agree on, the results.
+
+    `vote`, `update` and `finish` are collective over the learners.
+    """
+
+    def __init__(self, session: Session, placement: Placement, algorithm: Algorithm, timers: Timers) -> None:
+        """Collective over the learners: all start from the parameters of role_rank 0."""
+        if session.world.learners is None:
+            raise RuntimeError(f"rank {session.world.rank} has no learner communicator")
+        self._session = session
+        self._placement = placement
+        self._timers = timers
+        self.algorithm = algorithm
+        self._reducer = HierarchicalReducer(
+            session.world.learners, session.world.waiter, debug=session.config.comm.debug
+        )
+        self._reducer.broadcast_array(algorithm.parameters.numpy)
+        self.updates = 0
+        self.env_steps = 0
+        self._nonfinite = 0
+
+    @property
+    def is_root(self) -> bool:
+        """Learner 0 publishes, logs, saves and evaluates."""
+        return self._placement.role_rank == 0
+
+    def vote(self) -> bool:
+        """Whether to stop before the next update, the same on all learners. Collective over the learners."""
+        budget = self.env_steps >= self._session.config.budget.env_steps
+        failed = self._session.outcome["exit_code"] == ExitCode.LEARNING_FAILED
+        if budget or failed:  # known to all alike
+            return True
+        stop = self._reducer.any_true(self._session.control.stop_requested)
+        if stop:
+            name = self._session.control.signal_name or "a signal on another rank"
+            self._session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used")
+        return stop
+
+    def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
+        """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
+        session, started = self._session, perf_counter()
+        fields = self._fields(trajectories)
+        batch = Batch(
+            fields=fields, column_offset=column_offset, total_columns=total_columns, update=self.updates
+        )
+        progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
+        result = self.algorithm.update(batch, self._reducer, progress)
+        self._timers.add("algorithm.update", perf_counter() - started)
+        histogram = self._lag_histogram(fields)
+        slots = fields["valid"].numel()
+        totals = np.array([*histogram, slots], np.float64)
+        with self._timers("reducer.mean_gradients"):
+            self._reducer.sum_array(totals)
+        valid = float(totals[:-1].sum())
+        self.updates += 1
+        self.env_steps += int(valid)
+        self._guard(result.applied, fields)
+        session.report(f"update {self.updates}, {self.env_steps} env_steps")
+        if self.is_root:
+            self._log(result.metrics, result.applied, totals[:-1], valid / max(totals[-1], 1.0))
+
+    def finish(self) -> None:
+        """Fingerprint the weights; the root saves and, when the budget was reached, evaluates. Local."""
+        config = self._session.config
+        row = table_row(
+            "learners",
+            role_rank=self._placement.role_rank,
+            update=self.updates,
+            weights_sha256=self.algorithm.parameters.sha256(),
+        )
+        self._session.record("learners", row)
+        if not self.is_root:
+            return
+        meta = {"env_steps": self.env_steps, "updates": self.updates, "seed": config.seed}
+        checkpoint.save(self._session.run_dir, self.updates, {"learner": self.algorithm.state()}, meta=meta)
+        self._session.outcome.update(env_steps=self.env_steps, updates=self.updates)
+        if self._session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
+            self._evaluate()
+
+    def _fields(self, trajectories: list[Trajectory]) -> dict[str, torch.Tensor]:
+        if len(trajectories) == 1:
+            return {name: torch.from_numpy(array) for name, array in trajectories[0].fields.items()}
+        spec = self._session.trajectory_spec
+        joined: dict[str, npt.NDArray[Any]] = {}
+        for field in spec.fields:
+            arrays = [trajectory.fields[field.name] for trajectory in trajectories]
+            empty = np.empty((spec.unroll_length + field.extra_step, 0, *field.shape), field.dtype)
+            joined[field.name] = np.concatenate(arrays, axis=1) if arrays else empty
+        return {name: torch.from_numpy(array) for name, array in joined.items()}
+
+    def _lag_histogram(self, fields: dict[str, torch.Tensor]) -> npt.NDArray[np.int64]:
+        """Valid env_steps by lag 0..max_lag. Raises RuntimeError when the lag contract was broken."""
+        max_lag = self._session.config.lag.max_lag
+        lag = self.updates - fields["parameter_version"].numpy()[fields["valid"].numpy()]
+        if lag.size and (lag.min() < 0 or lag.max() > max_lag):
+            raise RuntimeError(f"lag {lag.min()}..{lag.max()} outside 0..lag.max_lag={max_lag}")
+        return np.bincount(lag, minlength=max_lag + 1)
+
+    def _guard(self, applied: bool, fields: dict[str, torch.Tensor]) -> None:
+        self._nonfinite = 0 if applied else self._nonfinite + 1
+        if applied:
+            return
+        name = f"nonfinite-update{self.updates:06d}-learner{self._placement.role_rank}.h5"
+        path: Path = self._session.run_dir / "logs" / name
+        dump_arrays(path, {name: tensor.numpy() for name, tensor in fields.items()})
+        most = self._session.config.algorithm.max_nonfinite_updates
+        text = f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
+        self._event("nonfinite_update", text)
+        if self._nonfinite >= most:
+            self._session.fail(
+                ExitCode.LEARNING_FAILED,
+                f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)",
+            )
+
+    def _log(
+        self, metrics: dict[str, float], applied: bool, histogram: npt.NDArray[Any], valid_fraction: float
+    ) -> None:
+        lags = np.flatnonzero(histogram)
+        lag = {"lag_min": -1, "lag_mean": float("nan"), "lag_max": -1}
+        if lags.size:
+            mean = float(lags @ histogram[lags] / histogram.sum())
+            lag = {"lag_min": int(lags[0]), "lag_mean": mean, "lag_max": int(lags[-1])}
+        row = table_row(
+            "updates",
+            update=self.updates,
+            env_steps=self.env_steps,
+            applied=applied,
+            valid_fraction=valid_fraction,
+            parameter_version=self.updates,
+            **lag,
+            **metrics,
+        )
+        self._session.record("updates", row)
+        rows = TABLES["lag"].rows(len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int))
+        self._session.record("lag", rows)
+
+    def _evaluate(self) -> None:
+        config = self._session.config
+        evaluation = config.evaluation
+        self._session.report(f"evaluation of {evaluation.episodes} episodes")
+        env_config = config.env.model_copy(update={"num_envs": evaluation.episodes, "num_groups": 1})
+        env = make_vector_env(env_config, range(evaluation.episodes), evaluation.seed)
+        rng = np.random.default_rng(evaluation.seed)
+        episodes = run_episodes(
+            env,
+            lambda obs: self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"],
+            evaluation.max_episode_steps,
+        )
+        env.close()
+        rows = TABLES["evaluation"].rows(
+            len(episodes),
+            update=self.updates,
+            env_steps=self.env_steps,
+            seed=evaluation.seed,
+            episode=np.arange(len(episodes)),
+            episode_return=np.array([episode[0] for episode in episodes]),
+            episode_length=np.array([episode[1] for episode in episodes]),
+            cut=np.array([episode[2] for episode in episodes]),
+        )
+        self._session.record("evaluation", rows)
+
+    def _event(self, kind: str, text: str) -> None:
+        row = table_row(
+            "events",
+            kind=kind,
+            role=self._placement.role,
+            role_rank=self._placement.role_rank,
+            world_rank=self._session.world.rank,
+            text=text,
+        )
+        self._session.record("events", row)

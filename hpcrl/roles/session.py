@@ -1,0 +1,124 @@
+"""What the roles of one rank share, and the small loop that runs them in turn."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from hpcrl.comm.control import Control
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.world import World
+from hpcrl.config import ExitCode, RunConfig
+from hpcrl.data.specs import EnvSpec, TrajectorySpec
+from hpcrl.roles.records import table_row
+from hpcrl.storage.schema import Rows
+
+T = TypeVar("T")
+
+RoleLoop = Generator[bool, None, None]
+"""A role: a generator that yields True after progress and False when it can only wait."""
+
+
+class Timers:
+    """Seconds and counts per hop of one role. Local."""
+
+    def __init__(self) -> None:
+        self._totals: dict[str, list[float]] = {}
+
+    @contextmanager
+    def __call__(self, hop: str) -> Iterator[None]:
+        """Time a block under the name of a hop."""
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.add(hop, time.perf_counter() - start)
+
+    def add(self, hop: str, seconds: float) -> None:
+        """Add one occurrence of a hop."""
+        total = self._totals.setdefault(hop, [0.0, 0])
+        total[0] += seconds
+        total[1] += 1
+
+    def items(self) -> list[tuple[str, float, int]]:
+        """(hop, seconds, count) since the start."""
+        return [(hop, seconds, int(count)) for hop, (seconds, count) in self._totals.items()]
+
+
+@dataclass(slots=True)
+class Session:
+    """Shared by the roles of one rank."""
+
+    world: World
+    config: RunConfig
+    env_spec: EnvSpec
+    trajectory_spec: TrajectorySpec
+    control: Control
+    run_dir: Path
+    record: Callable[[str, Rows], None]
+    """Hand rows of a table to the writer; never waits."""
+    poll_records: Callable[[], bool]
+    """Progress of the record streams."""
+    report: Callable[[str], None]
+    """Tell this rank's supervisor how far the rank has come (for the line that names a dead rank)."""
+    outcome: dict[str, Any] = field(default_factory=lambda: {"exit_code": ExitCode.FINISHED, "cause": ""})
+    """How the run ended, as far as this rank knows."""
+
+    def fail(self, code: ExitCode, cause: str) -> None:
+        """Note an end other than the budget."""
+        self.outcome.update(exit_code=code, cause=cause)
+
+    def rng(self, placement: Placement, purpose: str) -> np.random.Generator:
+        """A random stream of its own for (run seed, role, role_rank, purpose)."""
+        words = [int.from_bytes(text.encode()[:8], "little") for text in (placement.role, purpose)]
+        return np.random.default_rng(np.random.SeedSequence([self.config.seed, placement.role_rank, *words]))
+
+
+def take(poll: Callable[[], T | None], session: Session) -> Generator[bool, None, T | None]:
+    """Yield False until `poll()` gives something, then return it; return None when the run stops first."""
+    while (value := poll()) is None:
+        session.control.poll()
+        if session.control.stopped:
+            return None
+        yield False
+    return value
+
+
+def drain(ready: Callable[[], bool]) -> RoleLoop:
+    """Yield until `ready()`; for the end of a role, when everybody is draining."""
+    while not ready():
+        yield False
+
+
+def run_roles(loops: list[RoleLoop], session: Session) -> None:
+    """Run the roles of this rank in turn until all have returned. Local; idles politely when none progresses."""
+    waiter = session.world.waiter
+    while loops:
+        progress = False
+        for loop in list(loops):
+            session.control.poll()
+            try:
+                progress |= next(loop)
+            except StopIteration:
+                loops.remove(loop)
+                progress = True
+        progress |= session.poll_records()
+        if progress:
+            waiter.reset()
+        else:
+            waiter.idle()
+
+
+def record_timers(session: Session, placement: Placement, timers: Timers) -> None:
+    """Hand the role's timers to the writer."""
+    for hop, seconds, count in timers.items():
+        row = table_row(
+            "timers", role=placement.role, role_rank=placement.role_rank, hop=hop, seconds=seconds, count=count
+        )
+        session.record("timers", row)

@@ -1,0 +1,39 @@
+"""The synchronous scheme: every rank acts and learns, in step."""
+
+from __future__ import annotations
+
+from hpcrl.algorithms import make_algorithm
+from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.trajectory import TrajectoryLayout
+from hpcrl.roles.collect import Collector
+from hpcrl.roles.learning import Learning
+from hpcrl.roles.session import RoleLoop, Session, Timers, record_timers
+
+
+def run_worker(session: Session, placement: Placement) -> RoleLoop:
+    """Collect and update in turn until the budget is used or all agree to stop. Collective over the workers."""
+    config = session.config
+    timers = Timers()
+    algorithm = make_algorithm(config, session.env_spec)
+    learning = Learning(session, placement, algorithm, timers)
+    collector = Collector(session, placement, algorithm, timers)
+    layout = TrajectoryLayout(session.trajectory_spec)
+    slot = layout.allocate(1)[0]
+    columns = session.trajectory_spec.num_envs
+    while not learning.vote():
+        trajectory = layout.begin(
+            slot,
+            attempt=session.world.attempt,
+            version=learning.updates,
+            actor=placement.role_rank,
+            grant=learning.updates,
+            envs=collector.envs,
+        )
+        collector.collect(trajectory, learning.updates, cancelled=lambda: bool(session.poll_records()) and False)
+        offset = placement.role_rank * columns
+        learning.update([trajectory], offset, config.ranks.workers * columns)
+        yield True
+    session.control.announce_stop()
+    collector.close()
+    learning.finish()
+    record_timers(session, placement, timers)
