@@ -108,8 +108,8 @@ class GymnasiumVectorEnv:
             fresh = np.asarray(self._env.reset(options={"reset_mask": to_reset})[0])
             if not np.array_equal(fresh[~to_reset], before, equal_nan=True):
                 raise RuntimeError(
-                    f"the vector environment behind env.id={self.spec.id!r} has mode {self._mode} but ignores "
-                    "options['reset_mask'] in reset(); make it AutoresetMode.NEXT_STEP"
+                    f"the vector environment behind env.id={self.spec.id!r} has mode {self._mode} but "
+                    "ignores options['reset_mask'] in reset(); make it AutoresetMode.NEXT_STEP"
                 )
             result[in_vain] = fresh[in_vain]
         return result

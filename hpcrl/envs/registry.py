@@ -100,7 +100,7 @@ def _make_failing(
 
 
 def _make_custom(config: EnvConfig, seeds: Sequence[int]) -> VectorEnv:
-    """Call `make(num_envs=, seeds=, **kwargs)` for a VectorEnv, any other `make(**kwargs)` for gymnasium.Envs.
+    """Call `make(num_envs=, seeds=, **kwargs)` for a VectorEnv, or `make(**kwargs)` for a gymnasium.Env each.
 
     The first form may also return a gymnasium.vector.VectorEnv of any autoreset mode; its environments are
     seeded by reset(seed=[...]).

@@ -46,7 +46,8 @@ class SpaceAdapter:
         obs = np.asarray(obs)
         if isinstance(self._observation_space, spaces.Discrete):
             choice = obs.reshape(-1).astype(np.int64) - int(self._observation_space.start)
-            return np.eye(spec.shape[0], dtype=np.float32)[choice]
+            one_hot: Obs = np.eye(spec.shape[0], dtype=np.float32)[choice]
+            return one_hot
         encoded: Obs = obs.reshape(-1, *spec.shape).astype(spec.dtype, copy=False)
         return encoded
 
@@ -54,9 +55,9 @@ class SpaceAdapter:
         """Actions [B, *spec.action.shape] to a fresh array as the engine wants it. Raises ValueError."""
         fresh = prepare_actions(self.spec.action, num_envs, actions)
         if isinstance(self._action_space, spaces.Discrete):
-            return (fresh + self._action_space.start).astype(self._action_space.dtype, copy=False)
+            fresh += self._action_space.start
         shaped = fresh.reshape(num_envs, *(self._action_space.shape or ()))
-        return shaped.astype(self._action_space.dtype, copy=False)
+        return np.asarray(shaped, self._action_space.dtype)
 
 
 def _observation_spec(env_id: str, space: gymnasium.Space[Any]) -> ArraySpec:

@@ -230,8 +230,9 @@ class TimeLimitChain:
 class Lives:
     """A game of `lives` lives of `steps_per_life` env_steps that pay `reward` each.
 
-    The observation is [lives left, env_step within the life]. With `episodic_life` every lost life is a termination after which the game goes on, as Atari trainers
-    like it; the game's return is lives * steps_per_life * reward either way.
+    The observation is [lives left, env_step within the life]. With `episodic_life` every lost life is a
+    termination after which the game goes on, as Atari trainers like it; the game's return is
+    lives * steps_per_life * reward either way.
     """
 
     def __init__(
