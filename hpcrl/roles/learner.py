@@ -34,8 +34,6 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
                 yield False
         if learning.vote():
             break
-        if not batches.ready():  # asked to stop, but another learner voted before it heard of it
-            continue
         learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
             if learning.updates % config.lag.publish_every_updates == 0:

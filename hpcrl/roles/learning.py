@@ -23,6 +23,10 @@ from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.schema import TABLES
 
 
+class EvaluationInterrupted(Exception):
+    """A signal came during the evaluation."""
+
+
 class Learning:
     """One learner's view of the training: its algorithm, the counters all learners agree on, the results.
 
@@ -167,12 +171,19 @@ class Learning:
         env_config = config.env.model_copy(update={"num_envs": evaluation.episodes, "num_groups": 1})
         env = make_vector_env(env_config, range(evaluation.episodes), evaluation.seed)
         rng = np.random.default_rng(evaluation.seed)
-        episodes = run_episodes(
-            env,
-            lambda obs: self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"],
-            evaluation.max_episode_steps,
-        )
-        env.close()
+
+        def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+            if self._session.control.signal_name is not None:
+                raise EvaluationInterrupted
+            return self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
+
+        try:
+            episodes = run_episodes(env, act, evaluation.max_episode_steps)
+        except EvaluationInterrupted:
+            self._event("evaluation_interrupted", f"by {self._session.control.signal_name}")
+            return
+        finally:
+            env.close()
         rows = TABLES["evaluation"].rows(
             len(episodes),
             update=self.updates,

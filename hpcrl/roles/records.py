@@ -111,6 +111,10 @@ class ResultWriter:
         """Seconds since this attempt began."""
         return time.perf_counter() - self._start
 
+    def start_clock(self) -> None:
+        """Training begins now."""
+        self._start = time.perf_counter()
+
     def add(self, table: str, rows: Rows) -> None:
         """Write rows; the writer's clock and trained env_steps are filled in where senders cannot know them."""
         rows = rows.copy()

@@ -24,7 +24,8 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
         progress |= shard.grant()
         progress |= shard.receive()
         progress |= shard.serve()
-        session.report(f"batch {shard.served}, {shard.admission.under_way} trajectories under way")
+        if progress:
+            session.report(f"{shard.served} batches sent, {shard.admission.under_way} trajectories under way")
         yield progress
     shard.close_senders()
     yield from drain(shard.drained)
@@ -84,6 +85,8 @@ class ReplayShard:
         """Requests of the learners and the version they have published."""
         progress = False
         while (note := self._versions.poll()) is not None:
+            if int(note[0]) == 0:
+                self._session.start_clock()
             self.admission.publish(int(note[0]))
             self._versions.post(note)
             progress = True

@@ -65,6 +65,8 @@ class Session:
     """Hand rows of a table to the writer; never waits."""
     poll_records: Callable[[], bool]
     """Progress of the record streams."""
+    start_clock: Callable[[], None]
+    """Tell the writer, if it is this rank, that training begins now: zero of every time_s."""
     report: Callable[[str], None]
     """Tell this rank's supervisor how far the rank has come (for the line that names a dead rank)."""
     outcome: dict[str, Any] = field(default_factory=lambda: {"exit_code": ExitCode.FINISHED, "cause": ""})

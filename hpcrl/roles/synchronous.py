@@ -20,6 +20,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     layout = TrajectoryLayout(session.trajectory_spec)
     slot = layout.allocate(1)[0]
     columns = session.trajectory_spec.num_envs
+    session.start_clock()
     while not learning.vote():
         trajectory = layout.begin(
             slot,

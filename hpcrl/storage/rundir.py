@@ -135,6 +135,15 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     return values
 
 
+def mark_failed(run_dir: Path, exit_code: int, cause: str) -> None:
+    """Note why a run ended, from any rank or its supervisor; the first cause stays."""
+    values = read_json(run_dir / "status.json") or {}
+    if values.get("status", "running") == "running":
+        write_json(
+            run_dir / "status.json", values | {"status": "failed", "exit_code": exit_code, "cause": cause}
+        )
+
+
 def _make(config: RunConfig) -> Path:
     storage = config.storage
     try:

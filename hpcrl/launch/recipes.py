@@ -1,0 +1,109 @@
+"""From what a person names on the command line to a RunConfig. Loads neither torch nor MPI."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import yaml
+
+from hpcrl.comm.ranks import resize
+from hpcrl.config import ConfigError, RunConfig, load_object, set_dotted
+
+_FORMS = "path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file"
+
+
+def load_config(recipe: str, overrides: Sequence[str] = (), num_ranks: int | None = None) -> RunConfig:
+    """The checked configuration behind `recipe`, with `a.b=value` overrides applied, for `num_ranks` ranks.
+
+    Raises ConfigError with the repair for anything that does not fit.
+    """
+    config = _load(recipe).with_overrides(overrides)
+    return config if num_ranks is None else resize(config, num_ranks)
+
+
+def _load(recipe: str) -> RunConfig:
+    path = Path(recipe)
+    if path.is_dir():
+        path = path / "config.json"
+    if path.suffix == ".json":
+        return RunConfig.parse(_read_mapping(path, json.loads))
+    if path.suffix in (".yaml", ".yml"):
+        return _from_yaml(path)
+    name, _, function = recipe.rpartition(":")
+    if name.endswith(".py"):
+        return _call(_import_file(Path(name)), function, recipe)
+    if name:
+        return _checked(load_object(recipe, f"recipe {recipe!r}")(), recipe)
+    raise ConfigError(f"recipe {recipe!r} is not of a known form; use {_FORMS}")
+
+
+def _from_yaml(path: Path) -> RunConfig:
+    values = _read_mapping(path, yaml.safe_load)
+    if not isinstance(values.get("recipe"), str):
+        raise ConfigError(f"{path} needs a line `recipe: ...`; the other lines are overrides")
+    resolved = _load(values.pop("recipe")).to_dict()
+    for dotted, value in _flatten(values):
+        set_dotted(resolved, dotted, value)
+    return RunConfig.parse(resolved)
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    flat: list[tuple[str, Any]] = []
+    for key, value in values.items():
+        inner = isinstance(value, Mapping) and not f"{prefix}{key}".endswith("kwargs")
+        flat += _flatten(value, f"{prefix}{key}.") if inner else [(f"{prefix}{key}", value)]
+    return flat
+
+
+def _read_mapping(path: Path, parse: Any) -> dict[str, Any]:
+    try:
+        values = parse(path.read_text())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}; a recipe is {_FORMS}") from error
+    except (ValueError, yaml.YAMLError) as error:
+        raise ConfigError(f"{path} is not valid {path.suffix[1:]}: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys to values, not {type(values).__name__}")
+    return values
+
+
+def _import_file(path: Path) -> ModuleType:
+    if not path.is_file():
+        near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
+        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        raise ConfigError(f"recipe file {str(path)!r} does not exist{hint} A recipe is {_FORMS}")
+    spec = importlib.util.spec_from_file_location(f"hpcrl_recipe_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"recipe file {str(path)!r} cannot be imported")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"recipe file {str(path)!r} fails: {type(error).__name__}: {error}") from error
+    return module
+
+
+def _call(module: ModuleType, function: str, recipe: str) -> RunConfig:
+    found = getattr(module, function, None)
+    if not callable(found) or function.startswith("_"):
+        names = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__ and name[0] != "_"
+        ]
+        raise ConfigError(f"recipe {recipe!r}: no function {function!r}; the file has {', '.join(names) or 'none'}")
+    return _checked(found(), recipe)
+
+
+def _checked(config: Any, recipe: str) -> RunConfig:
+    if not isinstance(config, RunConfig):
+        raise ConfigError(f"recipe {recipe!r} returned {type(config).__name__}, not a hpcrl.config.RunConfig")
+    return config

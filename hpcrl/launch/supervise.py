@@ -1,0 +1,150 @@
+"""A light parent for every rank: it cannot be taken down by what kills the rank, so it can say what happened."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import mmap
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from hpcrl.config import ExitCode
+
+_STATIC, _PROGRESS, _DONE = 0, 3072, 4095
+_PR_SET_PDEATHSIG = 1
+
+
+class Board:
+    """A page shared by a rank and its supervisor: who the rank is and how far it has come."""
+
+    def __init__(self) -> None:
+        self._page = mmap.mmap(-1, 4096)
+
+    def identify(self, **who: Any) -> None:
+        """Write role, rank and run directory."""
+        text = json.dumps(who).encode()[: _PROGRESS - _STATIC - 1]
+        self._page[_STATIC : _STATIC + len(text) + 1] = text + b"\0"
+
+    def report(self, progress: str) -> None:
+        """Write the last progress."""
+        text = progress.encode()[: _DONE - _PROGRESS - 1]
+        self._page[_PROGRESS : _PROGRESS + len(text) + 1] = text + b"\0"
+
+    def done(self) -> None:
+        """The rank has said all there is to say; its exit code is its own."""
+        self._page[_DONE] = 1
+
+    @property
+    def is_done(self) -> bool:
+        """Whether `done` was called."""
+        return self._page[_DONE] == 1
+
+    def who(self) -> dict[str, Any]:
+        """What `identify` wrote, {} before."""
+        text = bytes(self._page[_STATIC:_PROGRESS]).split(b"\0")[0]
+        try:
+            values: dict[str, Any] = json.loads(text) if text else {}
+        except ValueError:
+            return {}
+        return values
+
+    def progress(self) -> str:
+        """What `report` wrote last."""
+        return bytes(self._page[_PROGRESS:_DONE]).split(b"\0")[0].decode(errors="replace")
+
+    def line(self, cause: str) -> str:
+        """The one line that names role, rank, cause and last progress."""
+        who = self.who()
+        name = f"{who.get('role', 'rank')} {who.get('role_rank', '')}".strip()
+        where = f" (rank {who['rank']} on {who['node']})" if "rank" in who else " (during start-up)"
+        last = f"; last progress: {self.progress()}" if self.progress() else ""
+        return f"hpcrl: {name}{where} {cause}{last}"
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The run directory, once there is one."""
+        path = self.who().get("run_dir")
+        return Path(path) if path else None
+
+
+def supervised(body: Callable[[Board], int]) -> int:
+    """Run `body` in a child process and return the exit code of the rank. Local.
+
+    Must be called before MPI, torch or threads exist. Signals are passed on; the child dies with its parent. When
+    the child is killed, or ends without `Board.done`, one line names it and the code is RANK_FAILED.
+    """
+    board = Board()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _die_with_parent()
+        code = int(ExitCode.ERROR)
+        try:
+            code = body(board)
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, _pass_on(child))
+    _, status = os.waitpid(child, 0)
+    if os.WIFEXITED(status) and board.is_done:
+        return os.WEXITSTATUS(status)
+    if os.WIFSIGNALED(status):
+        cause = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+    else:
+        cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
+    announce_failure(board, cause)
+    return int(ExitCode.RANK_FAILED)
+
+
+def announce_failure(board: Board, cause: str) -> None:
+    """Print the line and note it in the run directory."""
+    line = board.line(cause)
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+    if board.run_dir is not None:
+        from hpcrl.storage.rundir import mark_failed
+
+        with contextlib.suppress(OSError):
+            mark_failed(board.run_dir, int(ExitCode.RANK_FAILED), line.removeprefix("hpcrl: "))
+
+
+def leave(code: int, *, all_ranks_leave: bool = False) -> int:
+    """The exit code for this process, made to reach the user through MPICH's launcher.
+
+    Hydra kills the other ranks as soon as one exits with a code other than 0 and then reports the code of a killed
+    one. So the launcher is told through its own protocol first (PMI-1 `abort`), which every process inherits.
+    """
+    descriptor = os.environ.get("PMI_FD", "")
+    if code == 0 or not descriptor.isdigit() or "HYDI_CONTROL_FD" not in os.environ:
+        return code
+    if all_ranks_leave and os.environ.get("PMI_RANK", "0") != "0":
+        time.sleep(2.0)  # rank 0 speaks for all
+        return code
+    with contextlib.suppress(OSError):
+        os.write(int(descriptor), f"cmd=abort exitcode={code}\n".encode())
+        time.sleep(5.0)  # the launcher ends this process
+    return code
+
+
+def _die_with_parent() -> None:
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:
+    def handler(number: int, frame: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    return handler
