@@ -6,10 +6,18 @@ from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, Updat
 from hpcrl.config import ConfigError, RunConfig, load_object
 from hpcrl.data.specs import EnvSpec
 
-__all__ = ["Algorithm", "Batch", "LocalReducer", "Reducer", "UpdateResult", "make_algorithm"]
+__all__ = ["Algorithm", "Batch", "LocalReducer", "Reducer", "UpdateResult", "algorithm_class", "make_algorithm"]
 
 BUILTIN = {"impala": "hpcrl.algorithms.impala:Impala", "ppo": "hpcrl.algorithms.ppo:PPO"}
 """Built-in names; imported only when asked for."""
+
+
+def algorithm_class(name: str) -> type[Algorithm]:
+    """The class behind an algorithm's name. Raises ConfigError when there is none."""
+    found = load_object(BUILTIN.get(name, name), f"algorithm.name={name!r}", tuple(BUILTIN))
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise ConfigError(f"algorithm.name={name!r} is not a class derived from hpcrl.algorithms.Algorithm")
+    return found
 
 
 def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
@@ -17,8 +25,4 @@ def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
 
     Raises ConfigError when the name leads to no Algorithm or the network does not fit the environment.
     """
-    name = config.algorithm.name
-    algorithm = load_object(BUILTIN.get(name, name), f"algorithm.name={name!r}", tuple(BUILTIN))
-    if not (isinstance(algorithm, type) and issubclass(algorithm, Algorithm)):
-        raise ConfigError(f"algorithm.name={name!r} is not a class derived from hpcrl.algorithms.Algorithm")
-    return algorithm(config.algorithm, env, config.model, config.seed)
+    return algorithm_class(config.algorithm.name)(config.algorithm, env, config.model, config.seed)

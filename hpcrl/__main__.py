@@ -1,0 +1,121 @@
+"""The command line: each command a few lines that call into the package."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl import __version__
+from hpcrl.config import ConfigError, ExitCode
+
+_RUN_HELP = """\
+RECIPE is path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file with a
+line `recipe: ...` and overrides. Outside an MPI world the ranks are started here; under mpiexec or srun this process
+joins as one of them.
+
+  hpcrl run jobs/cartpole.py:impala
+  hpcrl run jobs/cartpole.py:ppo --ranks 3 --set seed=7
+  mpiexec -n 7 hpcrl run jobs/cartpole.py:impala --set ranks.actors=4 --set ranks.learners=2
+
+exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configuration (nothing was started),
+3 a rank died, 4 gradients were not finite, 1 anything else
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Entry point of the `hpcrl` command; exits with its code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        code = int(arguments.command(arguments))
+    except ConfigError as error:
+        sys.stderr.write(f"hpcrl: {error}\n")
+        code = int(ExitCode.BAD_CONFIGURATION)
+    sys.exit(code)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hpcrl", description="Reinforcement learning as MPI batch jobs.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    raw = argparse.RawDescriptionHelpFormatter
+
+    run = commands.add_parser("run", help="train", epilog=_RUN_HELP, formatter_class=raw)
+    _add_recipe(run)
+    run.set_defaults(command=_run)
+
+    config = commands.add_parser("config", help="print the checked, resolved configuration as JSON; starts nothing")
+    _add_recipe(config)
+    config.set_defaults(command=_config)
+
+    describe = commands.add_parser("describe", help="what a run was and did, on one screen")
+    describe.add_argument("run_dir", metavar="RUN")
+    describe.add_argument("--json", action="store_true", help="as one JSON object")
+    describe.set_defaults(command=_describe)
+
+    check = commands.add_parser("check", help="test an environment of yours against what hpcrl expects")
+    check.add_argument("path", metavar="PACKAGE.MODULE:MAKE", help="also gymnasium:ID, envpool:ID or toy:ID")
+    check.set_defaults(command=_check)
+
+    bench = commands.add_parser("bench", help="measure speed side by side, as ratios in one run")
+    kinds = bench.add_subparsers(required=True, metavar="WHAT")
+    loop = kinds.add_parser("loop", help="end to end against its parts and a CleanRL-style reference")
+    _add_recipe(loop)
+    loop.add_argument("--rounds", type=int, default=3, help="interleaved rounds; medians are reported")
+    loop.add_argument("--json", action="store_true", help="as one JSON object")
+    loop.set_defaults(command=_bench_loop)
+    return parser
+
+
+def _add_recipe(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", metavar="RECIPE")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=VALUE", dest="overrides", help="override a key; repeatable"
+    )
+    parser.add_argument("--ranks", type=int, help="total ranks: changes the actors (pipeline) or workers (synchronous)")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from hpcrl.launch.start import run_command
+
+    return run_command(arguments.recipe, arguments.overrides, arguments.ranks)
+
+
+def _config(arguments: argparse.Namespace) -> int:
+    from hpcrl.launch.recipes import load_config
+
+    sys.stdout.write(load_config(arguments.recipe, arguments.overrides, arguments.ranks).to_json())
+    return 0
+
+
+def _describe(arguments: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from hpcrl.storage.summary import describe, render
+
+    summary = describe(Path(arguments.run_dir))
+    if arguments.json:
+        sys.stdout.write(json.dumps(summary, indent=2) + "\n")
+    else:
+        Console().print(render(summary))
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from hpcrl.testing import check_command
+
+    return check_command(arguments.path)
+
+
+def _bench_loop(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.command import bench_loop_command
+    from hpcrl.launch.recipes import load_config
+
+    config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
+    return bench_loop_command(config, rounds=arguments.rounds, as_json=arguments.json)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,60 @@
+"""Inside the job: one rank from MPI start to exit code. The only module that names COMM_WORLD."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+from hpcrl.config import ExitCode, RunConfig
+from hpcrl.launch.situation import Situation, mismatch
+from hpcrl.launch.supervise import Board, announce_failure
+from hpcrl.launch.threads import limit_threads, threads_per_rank
+
+
+def run_rank(config: RunConfig, situation: Situation, board: Board) -> int:
+    """Be one rank of the run; returns its exit code, the same on all ranks unless one fails.
+
+    Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
+    """
+    cores_before = len(os.sched_getaffinity(0))
+    threads = threads_per_rank(situation.local_size)
+    limit_threads(threads)
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    if refusal is not None:
+        board.done()
+        if situation.rank == 0 or MPI.COMM_WORLD.size == 1:
+            sys.stderr.write(f"hpcrl: {refusal}\n")
+        return int(ExitCode.BAD_CONFIGURATION)
+    from hpcrl.launch.play import Refused, play
+
+    environment = {
+        "mpi_library": MPI.Get_library_version().strip("\x00\n "),
+        "launcher": situation.launcher,
+        "threads_per_rank": threads,
+        "cores_before_mpi": cores_before,
+        "cores_after_mpi": len(os.sched_getaffinity(0)),
+        "wait": config.comm.wait,
+    }
+    try:
+        code = play(MPI.COMM_WORLD, config, environment, board)
+    except Refused as error:
+        if MPI.COMM_WORLD.rank == 0:
+            sys.stderr.write(f"hpcrl: {error}\n")
+        code = int(ExitCode.BAD_CONFIGURATION)
+    except BaseException as error:
+        traceback.print_exc()
+        announce_failure(board, f"failed: {type(error).__name__}: {error}")
+        board.done()
+        sys.stdout.flush()
+        MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
+        raise
+    MPI.Finalize()
+    board.done()
+    return code

@@ -1,0 +1,167 @@
+"""A run on this rank: world, specs, results, roles, drain, end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rich.console import Console
+from rich.logging import RichHandler
+
+from hpcrl.comm.control import Control, SignalFlag
+from hpcrl.comm.ranks import fit, share
+from hpcrl.comm.wait import sharpen_timers
+from hpcrl.comm.world import World, open_world
+from hpcrl.config import ConfigError, RunConfig
+from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
+from hpcrl.launch.results import Results, edge_rows
+from hpcrl.launch.supervise import Board
+from hpcrl.launch.threads import set_torch_threads
+from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.session import RoleLoop, Session, drain, run_roles
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+T = TypeVar("T")
+
+
+class Refused(Exception):  # noqa: N818 - the configuration's error, not the program's
+    """A configuration that turned out wrong after MPI had started; all ranks raise it together."""
+
+
+def play(comm_world: MPI.Intracomm, config: RunConfig, environment: dict[str, Any], board: Board) -> int:
+    """Run this rank's roles to the end; the exit code, the same on all ranks. Collective over `comm_world`."""
+    flag = SignalFlag()
+    flag.install()
+    sharpen_timers()
+    try:
+        config = fit(config, comm_world.size)
+    except ConfigError as error:
+        raise Refused(str(error)) from error
+    world = open_world(comm_world, config, environment["threads_per_rank"])
+    who = _identify(world, board)
+    _set_up_logging(config, world, who)
+    if {placement.role for placement in world.placements} != {"replay"}:
+        set_torch_threads(environment["threads_per_rank"])
+    specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
+    env_spec, layout = _agree(world, specs_rank, lambda: _make_specs(config))
+    results: list[Results] = []
+
+    def open_results() -> Path:
+        results.append(Results(world, config, environment))
+        return results[0].run_dir
+
+    run_dir = _agree(world, world.plan.writer, open_results)
+    board.identify(**who, run_dir=str(run_dir.absolute()))
+    session, records = _make_session(world, config, (env_spec, layout), run_dir, results, flag, board)
+    run_roles([_role_loop(session, placement) for placement in world.placements], session)
+    session.record("edges", edge_rows(world))
+    session.control.close()
+    run_roles([drain(lambda: all([session.control.drained, records.drained]))], session)
+    session.control.cancel()
+    if isinstance(records, RecordReceiver):
+        records.close()
+    code = world.worst_exit_code(int(session.outcome["exit_code"]))
+    causes = world.comm.gather(session.outcome["cause"], world.plan.writer)
+    if results:
+        results[0].finish(code, next((cause for cause in causes or [] if cause), ""))
+    world.comm.Barrier()
+    world.close()
+    return code
+
+
+def _identify(world: World, board: Board) -> dict[str, Any]:
+    roles = world.placements
+    who = {
+        "role": "+".join(placement.role for placement in roles),
+        "role_rank": roles[0].role_rank,
+        "rank": world.rank,
+        "node": world.seats[world.rank]["node"],
+    }
+    board.identify(**who)
+    return who
+
+
+def _set_up_logging(config: RunConfig, world: World, who: dict[str, Any]) -> None:
+    level = config.log.level if world.rank == world.plan.writer else "warning"
+    prefix = f"r{world.rank:03d}/{world.comm.size:03d} {who['role']}.{who['role_rank']} {who['node']}"
+    handler = RichHandler(console=Console(stderr=True), show_path=False, markup=False)
+    handler.setFormatter(logging.Formatter(f"{prefix} %(message)s"))
+    logger = logging.getLogger("hpcrl")
+    logger.handlers[:] = [handler]
+    logger.setLevel(level.upper())
+
+
+def _agree(world: World, root: int, make: Callable[[], T]) -> T:
+    """What `make` gives on `root`, on every rank. Collective over the world; pickled, at start-up only.
+
+    Raises Refused on every rank when it raised ConfigError on the root.
+    """
+    refusal, value = "", None
+    if world.rank == root:
+        try:
+            value = make()
+        except ConfigError as error:
+            refusal = str(error)
+    refusal, value = world.comm.bcast((refusal, value), root)
+    if value is None:
+        raise Refused(refusal)
+    return value
+
+
+def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec]:
+    from hpcrl.algorithms import algorithm_class
+    from hpcrl.envs import make_env_spec
+
+    env = make_env_spec(config.env)
+    columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
+    extra = algorithm_class(config.algorithm.name).extra_fields
+    return env, trajectory_spec(env, config.algorithm.unroll_length, columns, extra)
+
+
+def _make_session(
+    world: World,
+    config: RunConfig,
+    specs: tuple[EnvSpec, TrajectorySpec],
+    run_dir: Path,
+    results: list[Results],
+    flag: SignalFlag,
+    board: Board,
+) -> tuple[Session, RecordSender | RecordReceiver]:
+    records: RecordSender | RecordReceiver
+    if results:
+        writer = results[0].writer
+        records = RecordReceiver(world, writer.add)
+        record, start_clock, poll_records = writer.add, writer.start_clock, records.poll
+    else:
+        records = RecordSender(world)
+        record, start_clock, poll_records = records.add, lambda: None, records.poll
+    session = Session(
+        world=world,
+        config=config,
+        env_spec=specs[0],
+        trajectory_spec=specs[1],
+        control=Control(world, flag),
+        run_dir=run_dir,
+        record=record,
+        poll_records=poll_records,
+        start_clock=start_clock,
+        report=board.report,
+    )
+    return session, records
+
+
+def _role_loop(session: Session, placement: Any) -> RoleLoop:
+    """Start a role; what it needs is imported here, so that a replay rank never loads torch."""
+    if placement.role == "actor":
+        from hpcrl.roles.actor import run_actor as role
+    elif placement.role == "replay":
+        from hpcrl.roles.replay import run_replay as role
+    elif placement.role == "learner":
+        from hpcrl.roles.learner import run_learner as role
+    else:
+        from hpcrl.roles.synchronous import run_worker as role
+    return role(session, placement)

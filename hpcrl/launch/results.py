@@ -1,0 +1,134 @@
+"""What the writer rank owns: run directory, result file, progress line, last words."""
+
+from __future__ import annotations
+
+import logging
+import platform
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from hpcrl.comm.world import World, crowded_nodes
+from hpcrl.config import ExitCode, RunConfig
+from hpcrl.launch.progress import Progress, make_console
+from hpcrl.roles.records import ResultWriter, table_row
+from hpcrl.storage.provenance import collect
+from hpcrl.storage.rundir import RunDirectory, Status
+from hpcrl.storage.runlog import RunLog, link_attempts
+from hpcrl.storage.schema import TABLES, Rows
+from hpcrl.storage.summary import describe, render
+
+_log = logging.getLogger(__name__)
+
+STATUS_OF_CODE: dict[int, Status] = {ExitCode.FINISHED: "finished", ExitCode.RESUME_ME: "stopped"}
+
+
+class Results:
+    """Made by the writer rank only. Local; raises ConfigError when the run directory is not to be had."""
+
+    def __init__(self, world: World, config: RunConfig, environment: dict[str, Any]) -> None:
+        self._console = make_console()
+        self._directory = RunDirectory.create(config)
+        provenance = collect({**environment, "node_list": sorted({seat["node"] for seat in world.seats})})
+        self._directory.write_provenance(provenance)
+        runlog = RunLog(
+            self._directory.attempt_file,
+            config_json=config.to_json(),
+            provenance=provenance,
+            attempt=world.attempt,
+            flush_interval_s=config.storage.flush_interval_s,
+        )
+        link_attempts(self._directory.path)
+        self._progress = Progress(config, self._console)
+        self.writer = ResultWriter(runlog, self._watch)
+        self.run_dir = self._directory.path
+        self._last_status = perf_counter()
+        self._record_plan(world)
+        self.writer.add("events", table_row("events", kind="started", role="root", role_rank=0, world_rank=world.rank))
+
+    def finish(self, exit_code: int, cause: str) -> None:
+        """Write the last rows, close every file, print the summary; the run directory is the last line."""
+        status = STATUS_OF_CODE.get(exit_code, "failed")
+        row = table_row("events", kind=status, role="root", role_rank=0, world_rank=-1, text=cause)
+        self.writer.add("events", row)
+        self._progress.close()
+        self.writer.close()
+        link_attempts(self.run_dir)
+        self._write_status(status, exit_code, cause)
+        self._directory.close()
+        self._console.print(render(describe(self.run_dir)))
+        self._console.print(str(self.run_dir), soft_wrap=True, highlight=False)
+
+    def _watch(self, table: str, rows: Rows) -> None:
+        self._progress.watch(table, rows)
+        if perf_counter() - self._last_status > 5.0:
+            self._last_status = perf_counter()
+            self._write_status("running", None, "")
+
+    def _write_status(self, status: Status, exit_code: int | None, cause: str) -> None:
+        progress = self._progress
+        self._directory.write_status(
+            status,
+            exit_code=exit_code,
+            cause=cause,
+            env_steps=progress.env_steps,
+            updates=progress.updates,
+            wall_s=progress.wall_s,
+            env_steps_per_s=progress.env_steps / progress.wall_s if progress.wall_s else None,
+        )
+
+    def _record_plan(self, world: World) -> None:
+        table = Table(title=f"hpcrl on {platform.node()}, {world.comm.size} ranks", box=None, padding=(0, 2, 0, 0))
+        for name in ("rank", "role", "node", "device", "cores", "threads"):
+            table.add_column(name, justify="left")
+        placements = world.plan.placements
+        for placement in placements:
+            seat = world.seats[placement.world_rank]
+            cores = ranges(seat["cores"])
+            self.writer.add(
+                "ranks",
+                table_row(
+                    "ranks",
+                    world_rank=placement.world_rank,
+                    role=placement.role,
+                    role_rank=placement.role_rank,
+                    node=seat["node"],
+                    local_rank=seat["local_rank"],
+                    device="cpu",
+                    cores=cores,
+                    threads=seat["threads"],
+                    pid=seat["pid"],
+                ),
+            )
+            role = f"{placement.role} {placement.role_rank}"
+            table.add_row(str(placement.world_rank), role, seat["node"], "cpu", cores, str(seat["threads"]))
+        self._console.print(table)
+        for sentence in crowded_nodes(world.seats):
+            _log.warning("%s: expect them to take turns", sentence)
+
+
+def ranges(numbers: list[int]) -> str:
+    """Sorted integers as ranges: [0, 1, 2, 5] -> "0-2,5". Pure."""
+    if not numbers:
+        return ""
+    cuts = np.flatnonzero(np.diff(numbers) != 1) + 1
+    parts = np.split(np.array(numbers), cuts)
+    return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
+
+
+def edge_rows(world: World) -> Rows:
+    """What each of this rank's streams has sent. Local."""
+    rows = [
+        table_row(
+            "edges",
+            stream=sender.tag.name.lower(),
+            source=world.rank,
+            dest=sender.dest,
+            messages=sender.messages,
+            bytes=sender.bytes,
+        )
+        for sender in world.senders
+    ]
+    return np.concatenate(rows) if rows else TABLES["edges"].empty()

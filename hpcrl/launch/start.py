@@ -1,0 +1,127 @@
+"""`hpcrl run`: check everything, then join the world there is or start one."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from hpcrl.comm.ranks import fit
+from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.progress import TTY_VARIABLE
+from hpcrl.launch.recipes import load_config
+from hpcrl.launch.situation import Situation, look
+from hpcrl.launch.supervise import leave, supervised
+from hpcrl.storage.rundir import check_free
+
+
+def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) -> int:
+    """The whole of `hpcrl run`; returns the exit code. Wrong configurations are refused before MPI starts."""
+    situation = look()
+    try:
+        config = load_config(recipe, overrides, num_ranks)
+        refuse_early(config, situation)
+    except ConfigError as error:
+        if situation.rank == 0:
+            sys.stderr.write(f"hpcrl: {error}\n")
+        return leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
+    if situation.in_world or config.world_size == 1:
+        return join(config, situation)
+    return start_world(config)
+
+
+def refuse_early(config: RunConfig, situation: Situation) -> None:
+    """Raise ConfigError for what can be known before MPI starts; makes and starts nothing."""
+    if situation.launcher == "srun without MPI":
+        raise ConfigError(
+            f"srun started {situation.size} tasks without an MPI interface: each would be rank 0 of 1 and overwrite "
+            "the others. Start with srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or use mpiexec; "
+            "`srun --mpi=list` shows what this Slurm has"
+        )
+    if situation.in_world:
+        fit(config, situation.size)
+    if situation.rank == 0:
+        check_free(config)
+
+
+def join(config: RunConfig, situation: Situation) -> int:
+    """Be this process's rank, under a supervisor."""
+    from hpcrl.launch.inside import run_rank
+
+    code = supervised(lambda board: run_rank(config, situation, board))
+    return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
+
+
+def start_world(config: RunConfig) -> int:
+    """Start the ranks with the launcher that belongs to mpi4py's MPI library, and wait for them."""
+    try:
+        launcher = find_launcher()
+    except ConfigError as error:
+        sys.stderr.write(f"hpcrl: {error}\n")
+        return int(ExitCode.BAD_CONFIGURATION)
+    with tempfile.TemporaryDirectory(prefix="hpcrl-") as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(config.to_json())
+        command = [*launcher, "-n", str(config.world_size), sys.executable, "-m", "hpcrl", "run", str(path)]
+        environ = dict(os.environ)
+        if sys.stdout.isatty():
+            environ[TTY_VARIABLE] = str(shutil.get_terminal_size().columns)
+        # a session of its own: Ctrl-C reaches the ranks once, through the launcher, not a second time by the terminal
+        process = subprocess.Popen(command, env=environ | root_variables(), start_new_session=True)
+        return wait_for(process)
+
+
+def wait_for(process: subprocess.Popen[bytes]) -> int:
+    """Pass the first signal on to the launcher (as INT, which it forwards) and return a code of ours."""
+    forwarded = False
+
+    def forward(number: int, frame: FrameType | None) -> None:
+        nonlocal forwarded
+        if not forwarded:
+            forwarded = True
+            process.send_signal(signal.SIGINT)
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, forward)
+    code = process.wait()
+    known = {int(value) for value in ExitCode}
+    return code if code in known and code != ExitCode.ERROR else int(ExitCode.RANK_FAILED)
+
+
+def find_launcher() -> list[str]:
+    """mpiexec of the MPI library that mpi4py loads. Raises ConfigError naming both when they do not match."""
+    probe = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        raise ConfigError(f"mpi4py cannot be imported: {result.stderr.strip().splitlines()[-1]}")
+    library = result.stdout.strip("\x00\n ")
+    beside = Path(sys.executable).parent / "mpiexec"
+    found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
+    if found is None:
+        raise ConfigError("no mpiexec beside this Python or on PATH; `pip install mpich` brings one")
+    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
+    kinds = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prte"), "MPICH": ("HYDRA", "Intel")}
+    kind = "Open MPI" if "Open MPI" in library else "MPICH"
+    if not any(word in version for word in kinds[kind]):
+        raise ConfigError(
+            f"{found} ({version.splitlines()[0] if version else 'unknown'}) does not belong to the MPI library that "
+            f"mpi4py loads ({library.splitlines()[0]}); put the matching mpiexec first on PATH"
+        )
+    return [found]
+
+
+def root_variables() -> dict[str, str]:
+    """Open MPI's permissions to run as root and oversubscribed; MPICH ignores them."""
+    if os.geteuid() != 0:
+        return {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    return {
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
+    }
