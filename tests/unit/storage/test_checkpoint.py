@@ -1,0 +1,255 @@
+import itertools
+import json
+import os
+import pickle
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from hpcrl.storage import checkpoint
+
+
+def parts(update):
+    """Two components that both name their update, so that a mixture would show."""
+    return {
+        "learner": {"parameters": np.full(1000, float(update), np.float32), "update": update},
+        "replay": {"cursor": update, "rng": "state " + str(update)},
+    }
+
+
+def assert_set(loaded, update):
+    number, components, meta = loaded
+    assert number == update
+    assert meta == {"env_steps": update * 10}
+    assert components.keys() == {"learner", "replay"}
+    assert components["learner"]["update"] == components["replay"]["cursor"] == update
+    assert components["replay"]["rng"] == f"state {update}"
+    assert (components["learner"]["parameters"] == update).all()
+
+
+def save(run, update, **kwargs):
+    return checkpoint.save(run, update, parts(update), meta={"env_steps": update * 10}, **kwargs)
+
+
+def names(run):
+    return sorted(path.name for path in (run / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        np.zeros(0, np.float32),
+        np.zeros((3, 0, 2), np.int16),
+        np.array(3.5),
+        np.array([True, False]),
+        np.arange(6, dtype=np.uint8).reshape(2, 3),
+        np.array([np.nan, np.inf, -0.0]),
+        np.arange(10)[::3],
+        np.array([1 + 2j], np.complex64),
+    ],
+    ids=str,
+)
+def test_arrays_survive_bit_for_bit(tmp_path, value):
+    checkpoint.save(tmp_path, 0, {"x": {"value": value}})
+    back = checkpoint.load_newest(tmp_path)[1]["x"]["value"]
+    assert back.dtype == value.dtype and back.shape == value.shape
+    assert back.tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("value", [0, -1, 2**127 - 1, -(2**200), 0.1, float("inf"), "", "é\n", "0"])
+def test_scalars_keep_their_type(tmp_path, value):
+    checkpoint.save(tmp_path, 0, {"x": {"value": value}})
+    back = checkpoint.load_newest(tmp_path)[1]["x"]["value"]
+    assert back == value and type(back) is type(value)
+
+
+def test_names_with_dots_slashes_and_empty_components_survive(tmp_path):
+    components = {"net.0": {"torso.0.weight": 1, "adam/m": 2, "adam/v": 3}, "empty": {}}
+    checkpoint.save(tmp_path, 7, components)
+    assert checkpoint.load_newest(tmp_path) == (7, components, {})
+
+
+@pytest.mark.parametrize(
+    ("components", "message"),
+    [
+        ({"x": {"value": np.array([object()])}}, "'x/value' has type object"),
+        ({"x": {"value": np.array(["a"])}}, "use numbers or bool"),
+        ({"x": {"value": None}}, "has type NoneType"),
+        ({"x": {"value": True}}, "has type bool"),
+        ({"x": {"": 1}}, "name cannot be stored"),
+        ({"x": {"a/../b": 1}}, "name cannot be stored"),
+        ({"../x": {}}, "component name '../x'"),
+        ({".x": {}}, "component name '.x'"),
+    ],
+)
+def test_what_cannot_be_stored_is_refused_and_the_older_set_stays(tmp_path, components, message):
+    save(tmp_path, 1)
+    with pytest.raises(ValueError, match=message):
+        checkpoint.save(tmp_path, 2, components)
+    assert_set(checkpoint.load_newest(tmp_path), 1)
+    save(tmp_path, 3)
+    assert names(tmp_path) == ["000000000001", "000000000003"]
+
+
+@pytest.mark.parametrize(("update", "keep"), [(-1, 1), (0, 0)])
+def test_negative_updates_and_keeping_nothing_are_refused(tmp_path, update, keep):
+    with pytest.raises(ValueError, match="at least"):
+        checkpoint.save(tmp_path, update, {}, keep=keep)
+
+
+def test_the_newest_few_are_kept(tmp_path):
+    for update in (0, 5, 10, 100):
+        save(tmp_path, update)
+    assert names(tmp_path) == ["000000000010", "000000000100"]
+    save(tmp_path, 101, keep=1)
+    assert names(tmp_path) == ["000000000101"]
+
+
+def test_the_set_just_saved_is_never_the_one_removed(tmp_path):
+    save(tmp_path, 100)
+    save(tmp_path, 60, keep=1)  # resumed from before 100, which was damaged
+    assert names(tmp_path) == ["000000000060", "000000000100"]
+
+
+def test_the_same_update_can_be_saved_again(tmp_path):
+    save(tmp_path, 1)
+    checkpoint.save(tmp_path, 1, {"x": {"value": 5}})
+    assert checkpoint.load_newest(tmp_path) == (1, {"x": {"value": 5}}, {})
+    assert names(tmp_path) == ["000000000001"]
+
+
+def test_no_checkpoint_is_said(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint in .*checkpoints"):
+        checkpoint.load_newest(tmp_path)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(FileNotFoundError, match="no checkpoint"):
+        checkpoint.load_newest(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["learner.h5", "replay.h5"])
+def test_one_flipped_byte_anywhere_falls_back_to_the_older_set(tmp_path, caplog, file):
+    save(tmp_path, 1)
+    path = save(tmp_path, 2) / file
+    good = path.read_bytes()
+    for position in (0, len(good) // 2, len(good) - 1):
+        bad = bytearray(good)
+        bad[position] ^= 1
+        path.write_bytes(bad)
+        caplog.clear()
+        assert_set(checkpoint.load_newest(tmp_path), 1)
+        assert f"000000000002/{file} does not match the hash" in caplog.text
+    path.write_bytes(good)
+    assert_set(checkpoint.load_newest(tmp_path), 2)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: (path / "learner.h5").unlink(), "learner.h5 is missing"),
+        (lambda path: (path / "learner.h5").write_bytes(b""), "learner.h5 does not match"),
+        (lambda path: (path / "manifest.json").unlink(), "manifest.json is missing or not"),
+        (lambda path: (path / "manifest.json").write_text("{"), "manifest.json is missing or not"),
+        (lambda path: (path / "manifest.json").write_text("{}"), "manifest.json is missing or not"),
+        (lambda path: edit(path, update=9), "belongs to update 9"),
+        (lambda path: edit(path, format=99), "has checkpoint format 99"),
+        (lambda path: shutil.copytree(path.with_name("000000000001"), path, dirs_exist_ok=True), "update 1"),
+    ],
+)
+def test_every_damage_is_named_and_passed_over(tmp_path, caplog, damage, message):
+    save(tmp_path, 1)
+    damage(save(tmp_path, 2))
+    assert_set(checkpoint.load_newest(tmp_path), 1)
+    assert message in caplog.text
+
+
+def test_all_damaged_is_an_error_that_names_each(tmp_path):
+    for update in (1, 2):
+        (save(tmp_path, update) / "replay.h5").write_bytes(b"x")
+    with pytest.raises(ValueError, match=r"is damaged: .*000000000002/replay.h5 .*000000000001/replay.h5"):
+        checkpoint.load_newest(tmp_path)
+
+
+def test_opening_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(pickle, "loads", lambda *_: pytest.fail("unpickled"))
+    monkeypatch.setattr(pickle, "load", lambda *_: pytest.fail("unpickled"))
+    path = save(tmp_path, 1)
+    assert_set(checkpoint.load_newest(tmp_path), 1)
+    assert sorted(item.name for item in path.iterdir()) == ["learner.h5", "manifest.json", "replay.h5"]
+
+
+def test_a_kill_at_any_step_of_saving_leaves_a_whole_set(tmp_path):
+    outcomes = []
+    for step in itertools.count():
+        run = tmp_path / str(step)
+        save(run, 1)
+        save(run, 2)
+        killed = save_and_die_at(run, 3, step)
+        newest = checkpoint.load_newest(run)
+        assert_set(newest, newest[0])
+        assert newest[0] in (2, 3)
+        outcomes.append(newest[0])
+        assert all(name in ("000000000001", "000000000002", "000000000003") for name in visible(run))
+        save(run, 4)
+        assert names(run)[-1] == "000000000004" and not any(name.startswith(".") for name in names(run))
+        if not killed:
+            break
+    assert outcomes == sorted(outcomes), "once the new set is there, later steps keep it"
+    assert outcomes[0] == 2 and outcomes[-1] == 3 and len(outcomes) > 10
+
+
+def test_a_kill_while_the_same_update_is_replaced_never_leaves_a_mixture(tmp_path):
+    for step in itertools.count():
+        run = tmp_path / str(step)
+        save(run, 1)
+        save(run, 2)
+        killed = save_and_die_at(run, 2, step)
+        newest = checkpoint.load_newest(run)
+        assert_set(newest, newest[0])
+        if not killed:
+            assert newest[0] == 2
+            break
+
+
+def visible(run):
+    return [name for name in names(run) if not name.startswith(".")]
+
+
+def edit(path, **values):
+    manifest = json.loads((path / "manifest.json").read_text())
+    (path / "manifest.json").write_text(json.dumps(manifest | values))
+
+
+def save_and_die_at(run, update, step):
+    """Save in a child that dies before its `step`-th change of the disk. Returns whether it died."""
+    child = os.fork()
+    if child == 0:
+        count = itertools.count()
+
+        def deadly(function):
+            def call(*args, **kwargs):
+                if next(count) == step:
+                    os._exit(9)
+                return function(*args, **kwargs)
+
+            return call
+
+        for owner, name in (
+            (Path, "mkdir"),
+            (Path, "rename"),
+            (Path, "write_text"),
+            (os, "unlink"),
+            (os, "rmdir"),
+            (checkpoint, "sync"),
+            (checkpoint.h5py.File, "create_dataset"),
+        ):
+            setattr(owner, name, deadly(getattr(owner, name)))
+        try:
+            save(run, update)
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert code in (0, 9)
+    return code == 9
