@@ -45,18 +45,19 @@ def sample_categorical(logits: Floats, rng: np.random.Generator, *, greedy: bool
 
     One uniform number per row against the cumulated probabilities; greedy takes the first most likely choice.
     """
-    rows = np.arange(len(logits))
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    cumulated = np.exp(shifted).cumsum(axis=1)
-    total = cumulated[:, -1]
+    # Choices first: numpy then works along the long axis.
+    shifted = np.array(logits.T, order="C")
+    shifted -= shifted.max(axis=0)
+    cumulated = np.exp(shifted).cumsum(axis=0)
+    total = cumulated[-1]
+    action: Longs
     if greedy:
-        action = shifted.argmax(axis=1)
+        action = shifted.argmax(axis=0)
     else:
         # The threshold lies below the total, so the count never reaches the number of choices; <= rather than
         # < keeps choices of probability 0 out when the random number is 0.
-        threshold = rng.random(len(logits)) * total
-        action = np.count_nonzero(cumulated <= threshold[:, None], axis=1)
-    return action, shifted[rows, action] - np.log(total)
+        action = (cumulated <= rng.random(len(logits)) * total).sum(axis=0)
+    return action, shifted[action, np.arange(len(logits))] - np.log(total)
 
 
 def sample_gaussian(

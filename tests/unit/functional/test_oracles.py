@@ -1,0 +1,152 @@
+"""Formulas against vectors computed by independent libraries (the files say which)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpcrl.functional import distributions, losses, returns
+
+ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
+CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6}
+WRONG_DUAL_CLIPS = {
+    "loss_if_max_is_applied_to_positive_advantages_too",
+    "loss_if_min_with_c_0p5",
+    "loss_if_min_with_c_0p8",
+}
+
+
+def load(name: str) -> dict[str, Any]:
+    return json.loads((ORACLES / f"{name}.json").read_text())
+
+
+def cases(name: str) -> list[Any]:
+    return [pytest.param(case, id=case["name"]) for case in load(name)["cases"]]
+
+
+def double(values: Any) -> Tensor:
+    return torch.tensor(values, dtype=torch.float64)
+
+
+def close(name: str, actual: Any, expected: Any) -> None:
+    tolerance = load(name)["tolerance"]
+    np.testing.assert_allclose(
+        np.asarray(actual), np.asarray(expected), rtol=tolerance["rel"], atol=tolerance["abs"]
+    )
+    assert np.shape(actual) == np.shape(expected)
+
+
+def check_oracle_gae(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    result = returns.gae(
+        *(double(inputs[name]) for name in ("rewards", "values", "next_values")),
+        *(double(inputs[name]).bool() for name in ("terminated", "truncated")),
+        gamma=inputs["gamma"],
+        lambda_=inputs["lambda_"],
+    )
+    close("gae", result.advantages, expected["advantages"])
+    close("gae", result.value_targets, expected["value_targets"])
+
+
+def check_oracle_vtrace(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    result = returns.vtrace(
+        *(double(inputs[name]) for name in ("rewards", "values", "next_values")),
+        *(double(inputs[name]).bool() for name in ("terminated", "truncated")),
+        log_rho=double(inputs["log_rho"]),
+        **{name: inputs[name] for name in ("gamma", "lambda_", "rho_bar", "c_bar", "pg_rho_bar")},
+    )
+    close("vtrace", result.value_targets, expected["vs"])
+    close("vtrace", result.advantages, expected["pg_advantages"])
+
+
+def check_oracle_dualclip(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    log_prob = double(inputs["logp_new"]).requires_grad_()
+    log_ratio, advantage = log_prob - double(inputs["logp_old"]), double(inputs["adv"])
+    loss = losses.clipped_surrogate_loss(log_ratio, advantage, inputs["eps"], inputs["c"])
+    close("dualclip", -loss.detach(), expected["objective"])
+    close("dualclip", loss.mean().item(), expected["loss"])
+    loss.sum().backward()
+    assert log_prob.grad is not None
+    close("dualclip", -log_prob.grad, expected["dobjective_dlogp_new"])
+    plain = losses.clipped_surrogate_loss(log_ratio.detach(), advantage, inputs["eps"], None)
+    close("dualclip", plain.mean().item(), expected["loss_without_dual_clip"])
+    for name, wrong in case["must_not_equal"].items():
+        if wrong is None:  # no c, no wrong use of it
+            assert inputs["c"] is None
+            continue
+        # A wrong variant may coincide where the extra clip is inactive: then the file's own numbers agree.
+        coincides = np.isclose(wrong, expected["loss"], rtol=1e-6, atol=1e-6)
+        assert coincides or not np.isclose(loss.mean().item(), wrong, rtol=1e-6, atol=1e-6), name
+
+
+def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
+    new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
+    return {
+        "loss_clipped": losses.clipped_value_loss(new, target, old, inputs["clip"]).mean().item(),
+        "loss_plain": losses.value_loss(new, target).mean().item(),
+    }
+
+
+def kl_estimates(inputs: dict[str, Any]) -> dict[str, float]:
+    log_ratio = double(inputs["logp_new"]) - double(inputs["logp_old"])
+    outside = losses.outside_trust_interval(log_ratio, inputs["eps"])
+    return {"k3": losses.approx_kl(log_ratio).mean().item(), "clip_fraction": outside.double().mean().item()}
+
+
+def a2c(inputs: dict[str, Any]) -> dict[str, float]:
+    log_prob, entropy = distributions.categorical(double(inputs["logits"]), torch.tensor(inputs["actions"]))
+    weights = double(inputs["weights"])
+    policy = losses.policy_gradient_loss(log_prob, double(inputs["adv"]))
+    return {"pg_loss": (weights * policy).mean().item(), "entropy_loss": -(weights * entropy).mean().item()}
+
+
+KINDS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
+    "value_clip": value_clip,
+    "approx_kl": kl_estimates,
+    "a2c": a2c,
+}
+
+
+@pytest.mark.parametrize("name", CASE_COUNTS)
+def test_no_case_was_lost(name: str) -> None:
+    assert len(load(name)["cases"]) == CASE_COUNTS[name]
+
+
+def test_the_wrong_dual_clips_are_told_apart() -> None:
+    cases = [case for case in load("dualclip")["cases"] if case["inputs"]["c"] is not None]
+    assert len(cases) == CASE_COUNTS["dualclip"] - 1
+    assert all(set(case["must_not_equal"]) == WRONG_DUAL_CLIPS for case in cases)
+    for name in WRONG_DUAL_CLIPS:
+        apart = [c for c in cases if not np.isclose(c["must_not_equal"][name], c["expected"]["loss"])]
+        assert len(apart) >= 3, name
+
+
+@pytest.mark.parametrize("case", cases("gae"))
+def test_oracle_gae(case: dict[str, Any]) -> None:
+    check_oracle_gae(case)
+
+
+@pytest.mark.parametrize("case", cases("vtrace"))
+def test_oracle_vtrace(case: dict[str, Any]) -> None:
+    check_oracle_vtrace(case)
+
+
+@pytest.mark.parametrize("case", cases("dualclip"))
+def test_oracle_dualclip(case: dict[str, Any]) -> None:
+    check_oracle_dualclip(case)
+
+
+@pytest.mark.parametrize("case", cases("actor_critic"))
+def test_oracle_actor_critic(case: dict[str, Any]) -> None:
+    computed = KINDS[case["kind"]](case["inputs"])
+    for name, value in computed.items():
+        close("actor_critic", value, case["expected"][name])

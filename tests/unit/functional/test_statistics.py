@@ -1,0 +1,70 @@
+"""Statistics over learners against numpy over the union."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from hpcrl.functional.statistics import explained_variance, explained_variance_sums, global_moments
+
+
+def local(vector: Tensor) -> None:
+    """One learner: the sum is the vector."""
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+def test_moments_of_the_valid_values(offset: float) -> None:
+    rng = np.random.default_rng(0)
+    values, valid = rng.normal(size=(7, 5)) + offset, rng.random((7, 5)) < 0.6
+    masked = np.where(valid, values, np.nan)
+    samples, mean, variance = global_moments(torch.from_numpy(masked), torch.from_numpy(valid), local)
+    assert samples == valid.sum()
+    np.testing.assert_allclose(mean, values[valid].mean(), rtol=1e-14)
+    np.testing.assert_allclose(variance, values[valid].var(), rtol=1e-9)
+
+
+def test_moments_are_global_and_take_two_reductions() -> None:
+    other = np.array([10.0, 20.0, 40.0])
+    mine = np.array([1.0, 2.0])
+    union = np.concatenate([mine, other])
+    additions = iter(([3.0, other.sum()], [float(((other - union.mean()) ** 2).sum())]))
+
+    def add_other(vector: Tensor) -> None:
+        vector += torch.tensor(next(additions), dtype=torch.float64)
+
+    moments = global_moments(torch.from_numpy(mine), torch.ones(2, dtype=torch.bool), add_other)
+    np.testing.assert_allclose(moments, (5, union.mean(), union.var()), rtol=1e-12)
+    assert next(additions, None) is None
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (2, 2)])
+def test_moments_of_nothing(shape: tuple[int, int]) -> None:
+    moments = global_moments(torch.ones(shape), torch.zeros(shape, dtype=torch.bool), local)
+    assert tuple(moments) == (0, 0, 0)
+
+
+def test_one_value_has_no_variance() -> None:
+    assert tuple(global_moments(torch.tensor([3.0]), torch.tensor([True]), local)) == (1, 3, 0)
+
+
+def test_explained_variance_of_parts_adds_up() -> None:
+    rng = np.random.default_rng(1)
+    value, target = rng.normal(size=20), rng.normal(size=20)
+    mask = (rng.random(20) < 0.7).astype(float)
+    tensors = [torch.from_numpy(x) for x in (value, target, mask)]
+    parts = [explained_variance_sums(*(x[a:b] for x in tensors)) for a, b in ((0, 7), (7, 7), (7, 20))]
+    kept = mask == 1
+    expected = 1 - (target - value)[kept].var() / target[kept].var()
+    np.testing.assert_allclose(explained_variance(sum(parts[1:], parts[0])), expected, rtol=1e-10)
+
+
+def test_explained_variance_of_a_perfect_a_constant_and_no_target() -> None:
+    ones = torch.ones(9)
+    target = torch.arange(9.0)
+    assert explained_variance(explained_variance_sums(target, target, ones)) == 1.0
+    assert math.isnan(explained_variance(explained_variance_sums(target, ones * 0.1, ones)))
+    assert math.isnan(explained_variance(explained_variance_sums(target, target, ones * 0)))
