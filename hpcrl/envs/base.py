@@ -92,6 +92,11 @@ class CallOrder:
     def __init__(self) -> None:
         self._state = "new"
 
+    @property
+    def stepping(self) -> bool:
+        """True between send and recv."""
+        return self._state == "sent"
+
     def reset(self) -> None:
         """Allow `reset` once."""
         if self._state != "new":

@@ -77,6 +77,7 @@ class GymnasiumVectorEnv:
             try:
                 obs, reward, terminated, truncated, info = self._env.step_wait()
             except (EOFError, ConnectionError) as error:
+                _stop_processes(self._env)
                 raise RuntimeError(f"a process of env.id={self.spec.id!r} died") from error
         else:
             obs, reward, terminated, truncated, info = self._env.step(self._actions)
@@ -85,10 +86,13 @@ class GymnasiumVectorEnv:
         return self._tracker.step(self._spaces.encode(obs), reward, terminated, truncated)
 
     def close(self) -> None:
-        """See VectorEnv."""
-        if self._order.close():
-            terminate = {"terminate": True} if isinstance(self._env, AsyncVectorEnv) else {}
-            self._env.close(**terminate)
+        """See VectorEnv. Environments close themselves, except in processes that are stepping or dead."""
+        stepping = self._order.stepping
+        if not self._order.close():
+            return
+        if isinstance(self._env, AsyncVectorEnv) and stepping:
+            _stop_processes(self._env)
+        self._env.close()
 
     def _as_next_step(
         self, obs: npt.NDArray[Any], ended: npt.NDArray[np.bool_], info: dict[str, Any]
@@ -113,6 +117,18 @@ class GymnasiumVectorEnv:
                 )
             result[in_vain] = fresh[in_vain]
         return result
+
+
+def _stop_processes(env: AsyncVectorEnv[Any, Any]) -> None:
+    """End the processes whatever they are doing; gymnasium's own close fails when one of them is dead."""
+    for process in env.processes:
+        process.terminate()
+    for process in env.processes:
+        process.join()
+    for pipe in env.parent_pipes:
+        if pipe is not None:
+            pipe.close()
+    env.closed = True
 
 
 def adapt(

@@ -217,7 +217,7 @@ def check_distinct(run: Recording, other_seed: Recording) -> Iterator[Finding]:
 
 
 def _starts(run: Recording, row: int) -> set[bytes]:
-    """Distinct first observations of one environment's episodes; two made up ones if fewer than three began."""
+    """Distinct first observations of one environment's episodes; two dummies if fewer than three began."""
     resets = np.flatnonzero(~run.stack("valid")[:, row])
     if len(resets) < 2:
         return {b"few", b"episodes"}
