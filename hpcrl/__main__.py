@@ -46,7 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe(run)
     run.set_defaults(command=_run)
 
-    config = commands.add_parser("config", help="print the checked, resolved configuration as JSON; starts nothing")
+    config = commands.add_parser(
+        "config", help="print the checked, resolved configuration as JSON; starts nothing"
+    )
     _add_recipe(config)
     config.set_defaults(command=_config)
 
@@ -72,9 +74,16 @@ def _parser() -> argparse.ArgumentParser:
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("recipe", metavar="RECIPE")
     parser.add_argument(
-        "--set", action="append", default=[], metavar="A.B=VALUE", dest="overrides", help="override a key; repeatable"
+        "--set",
+        action="append",
+        default=[],
+        metavar="A.B=VALUE",
+        dest="overrides",
+        help="override a key; repeatable",
     )
-    parser.add_argument("--ranks", type=int, help="total ranks: changes the actors (pipeline) or workers (synchronous)")
+    parser.add_argument(
+        "--ranks", type=int, help="total ranks: changes the actors (pipeline) or workers (synchronous)"
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from types import FrameType
 
 import numpy as np
 
-from hpcrl.comm.stream import Tag
+from hpcrl.comm.stream import Tag, all_drained
 from hpcrl.comm.world import World
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
@@ -87,9 +87,7 @@ class Control:
         """After `close`: nothing of the control streams is under way. Takes in what still comes."""
         for receiver in self._asked + self._announced:
             receiver.poll()
-        streams = [stream.drained for stream in self._asking + self._announce]
-        streams += [stream.drained for stream in self._asked + self._announced]
-        return all(streams)
+        return all_drained([*self._asking, *self._announce, *self._asked, *self._announced])
 
     def cancel(self) -> None:
         """Take the posted buffers back; only after `drained`."""

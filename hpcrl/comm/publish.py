@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
 
 _HEADER_BYTES = 64
@@ -21,7 +22,9 @@ class Publisher:
         """`every_version`: each actor gets each version in order; else a busy actor gets the newest when free."""
         self._every_version = every_version
         self._nbytes = _HEADER_BYTES + 4 * num_parameters
-        self._senders: list[Sender] = [world.sender(rank, Tag.PARAMETERS) for rank in world.plan.ranks("actor")]
+        self._senders: list[Sender] = [
+            world.sender(rank, Tag.PARAMETERS) for rank in world.plan.ranks("actor")
+        ]
         self._owed: set[int] = set()
         self._newest: npt.NDArray[np.uint8] | None = None
         self._users: dict[int, int] = {}
@@ -46,7 +49,7 @@ class Publisher:
             if index in self._owed and self._newest is not None and (self._every_version or pending == 0):
                 buffer = self._newest
                 self._users[id(buffer)] += 1
-                sender.send(buffer, on_sent=lambda buffer=buffer: self._release(buffer, 1))  # type: ignore[misc]
+                sender.send(buffer, on_sent=partial(self._release, buffer, 1))
                 self._owed.discard(index)
 
     def close(self) -> None:
@@ -58,7 +61,7 @@ class Publisher:
     @property
     def drained(self) -> bool:
         """Closed, and nothing is under way."""
-        return all([sender.drained for sender in self._senders])
+        return all_drained(self._senders)
 
     def _release(self, buffer: npt.NDArray[np.uint8], uses: int) -> None:
         self._users[id(buffer)] -= uses

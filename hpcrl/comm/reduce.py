@@ -83,7 +83,9 @@ class HierarchicalReducer:
             self._compare_fingerprint(3, vector.size, vector.dtype.itemsize)
         self._wait(self._comms.group.Ibcast([vector.view(np.uint8), MPI.BYTE], 0))
 
-    def _sum_inside_node(self, vector: npt.NDArray[Any], counts: list[int], kind: MPI.Datatype) -> npt.NDArray[Any]:
+    def _sum_inside_node(
+        self, vector: npt.NDArray[Any], counts: list[int], kind: MPI.Datatype
+    ) -> npt.NDArray[Any]:
         node = self._comms.node
         if node.size == 1:
             return vector

@@ -8,7 +8,7 @@ make sure that nothing is sent without one, so that no message waits unexpected 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import IntEnum
 from typing import Any
 
@@ -145,3 +145,8 @@ class Receiver:
                 request.Cancel()
                 request.Wait()
         self._posted.clear()
+
+
+def all_drained(streams: Iterable[Sender | Receiver]) -> bool:
+    """Poll every stream, also those behind one that is not drained yet; whether all are."""
+    return all([stream.drained for stream in streams])  # noqa: C419 - a generator would stop polling early

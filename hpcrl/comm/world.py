@@ -106,7 +106,9 @@ class World:
         left = [stream.tag.name for stream in self.senders if not stream.drained]
         left += [stream.tag.name for stream in self.receivers if stream.posted or not stream.drained]
         if left:
-            raise RuntimeError(f"rank {self.rank} ends with messages in flight on streams {sorted(set(left))}")
+            raise RuntimeError(
+                f"rank {self.rank} ends with messages in flight on streams {sorted(set(left))}"
+            )
         for comm in self._by_class.values():
             comm.Free()
         if self.learners is not None:
@@ -115,7 +117,9 @@ class World:
         self.comm.Free()
 
 
-def open_world(parent: MPI.Intracomm, config: RunConfig, threads: int, nodes: Sequence[str] | None = None) -> World:
+def open_world(
+    parent: MPI.Intracomm, config: RunConfig, threads: int, nodes: Sequence[str] | None = None
+) -> World:
     """Partition `parent`. Collective over `parent`; pickled messages, at start-up only.
 
     `nodes[r]` overrides the node of each rank (tests of uneven node maps on one host).
@@ -160,4 +164,4 @@ def _learner_comms(comm: MPI.Intracomm, plan: RankPlan, nodes: Sequence[str]) ->
     hosts = list(dict.fromkeys(nodes[rank] for rank in ranks))
     node = group.Split(hosts.index(nodes[comm.rank]), group.rank)
     cross = group.Split(node.rank, group.rank)
-    return LearnerComms(group, node, cross)
+    return LearnerComms(MPI.Intracomm(group), MPI.Intracomm(node), MPI.Intracomm(cross))

@@ -65,12 +65,14 @@ def set_dotted(values: dict[str, Any], dotted: str, value: Any) -> None:
     node: Any = values
     for depth, part in enumerate(parents):
         if part not in node:
-            raise ConfigError(unknown_key(".".join([*parents[:depth], part]), node.keys()))
+            raise ConfigError(unknown_key(".".join([*parents[:depth], part]), node))
         node = node[part]
         if not isinstance(node, dict):
-            raise ConfigError(f"{'.'.join(parents[: depth + 1])} is a value, not a section; it has no {last!r}")
+            raise ConfigError(
+                f"{'.'.join(parents[: depth + 1])} is a value, not a section; it has no {last!r}"
+            )
     if last not in node and parents[-1:] != ["kwargs"]:
-        raise ConfigError(unknown_key(dotted, node.keys()))
+        raise ConfigError(unknown_key(dotted, node))
     node[last] = value
 
 
@@ -89,7 +91,11 @@ def _explain(cls: type[BaseModel], item: Any) -> str:
     if item["type"] == "extra_forbidden":
         node: Any = cls
         for part in item["loc"][:-1]:
-            field = node.model_fields.get(part) if isinstance(node, type) and issubclass(node, BaseModel) else None
+            field = (
+                node.model_fields.get(part)
+                if isinstance(node, type) and issubclass(node, BaseModel)
+                else None
+            )
             node = field.annotation if field is not None else None
         if isinstance(node, type) and issubclass(node, BaseModel):
             return unknown_key(location, node.model_fields)
@@ -97,4 +103,4 @@ def _explain(cls: type[BaseModel], item: Any) -> str:
     message = item["msg"].removeprefix("Value error, ")
     if location and item["type"] != "value_error":
         return f"{location}={item['input']!r}: {message}"
-    return message
+    return str(message)

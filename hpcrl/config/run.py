@@ -118,7 +118,9 @@ def algorithm_config_class(name: str) -> type[AlgorithmConfig]:
         return BUILTIN_ALGORITHMS[name]
     config = getattr(load_object(name, f"algorithm.name={name!r}", tuple(BUILTIN_ALGORITHMS)), "Config", None)
     if not (isinstance(config, type) and issubclass(config, AlgorithmConfig)):
-        raise ConfigError(f"algorithm.name={name!r} has no Config class derived from hpcrl.config.AlgorithmConfig")
+        raise ConfigError(
+            f"algorithm.name={name!r} has no Config class derived from hpcrl.config.AlgorithmConfig"
+        )
     return config
 
 

@@ -51,7 +51,7 @@ class Trajectory:
     def seal(self, checksum: bool) -> None:
         """Fill in what depends on the payload, before sending. Local."""
         self.header["valid_steps"] = int(self.fields["valid"].sum())
-        self.header["checksum"] = zlib.crc32(self.buffer[HEADER_BYTES:]) if checksum else 0
+        self.header["checksum"] = zlib.crc32(self.buffer[HEADER_BYTES:].data) if checksum else 0
 
 
 class TrajectoryLayout:
@@ -107,10 +107,15 @@ class TrajectoryLayout:
         """A view for reading. Raises ForeignTrajectoryError saying what does not fit."""
         trajectory = self.view(buffer)
         header = trajectory.header
-        for name, want in (("magic", MAGIC), ("digest", self.digest), ("nbytes", self.nbytes), ("attempt", attempt)):
+        for name, want in (
+            ("magic", MAGIC),
+            ("digest", self.digest),
+            ("nbytes", self.nbytes),
+            ("attempt", attempt),
+        ):
             if int(header[name]) != want:
                 raise ForeignTrajectoryError(f"trajectory {name} is {int(header[name])}, expected {want}")
         checksum = int(header["checksum"])
-        if checksum and checksum != zlib.crc32(buffer[HEADER_BYTES:]):
+        if checksum and checksum != zlib.crc32(buffer[HEADER_BYTES:].data):
             raise ForeignTrajectoryError(f"checksum of trajectory {int(header['grant'])} differs")
         return trajectory

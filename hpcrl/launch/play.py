@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Refused(Exception):  # noqa: N818 - the configuration's error, not the program's
+class Refused(Exception):
     """A configuration that turned out wrong after MPI had started; all ranks raise it together."""
 
 
@@ -60,7 +60,7 @@ def play(comm_world: MPI.Intracomm, config: RunConfig, environment: dict[str, An
     run_roles([_role_loop(session, placement) for placement in world.placements], session)
     session.record("edges", edge_rows(world))
     session.control.close()
-    run_roles([drain(lambda: all([session.control.drained, records.drained]))], session)
+    run_roles([drain(lambda: session.control.drained & records.drained)], session)
     session.control.cancel()
     if isinstance(records, RecordReceiver):
         records.close()
@@ -106,10 +106,10 @@ def _agree(world: World, root: int, make: Callable[[], T]) -> T:
             value = make()
         except ConfigError as error:
             refusal = str(error)
-    refusal, value = world.comm.bcast((refusal, value), root)
-    if value is None:
-        raise Refused(refusal)
-    return value
+    answer: tuple[str, T | None] = world.comm.bcast((refusal, value), root)
+    if answer[1] is None:
+        raise Refused(answer[0])
+    return answer[1]
 
 
 def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec]:

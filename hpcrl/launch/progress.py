@@ -30,7 +30,9 @@ class Progress:
     def __init__(self, config: RunConfig, console: Console) -> None:
         self._config = config
         self._console = console
-        self._live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        self._live = (
+            Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
+        )
         self._returns: deque[float] = deque(maxlen=100)
         self._window: deque[tuple[float, int]] = deque(maxlen=8)
         self._last = 0.0

@@ -99,7 +99,9 @@ def _call(module: ModuleType, function: str, recipe: str) -> RunConfig:
             for name, value in vars(module).items()
             if callable(value) and getattr(value, "__module__", None) == module.__name__ and name[0] != "_"
         ]
-        raise ConfigError(f"recipe {recipe!r}: no function {function!r}; the file has {', '.join(names) or 'none'}")
+        raise ConfigError(
+            f"recipe {recipe!r}: no function {function!r}; the file has {', '.join(names) or 'none'}"
+        )
     return _checked(found(), recipe)
 
 

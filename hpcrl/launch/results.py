@@ -46,7 +46,9 @@ class Results:
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)
-        self.writer.add("events", table_row("events", kind="started", role="root", role_rank=0, world_rank=world.rank))
+        self.writer.add(
+            "events", table_row("events", kind="started", role="root", role_rank=0, world_rank=world.rank)
+        )
 
     def finish(self, exit_code: int, cause: str) -> None:
         """Write the last rows, close every file, print the summary; the run directory is the last line."""
@@ -80,7 +82,9 @@ class Results:
         )
 
     def _record_plan(self, world: World) -> None:
-        table = Table(title=f"hpcrl on {platform.node()}, {world.comm.size} ranks", box=None, padding=(0, 2, 0, 0))
+        table = Table(
+            title=f"hpcrl on {platform.node()}, {world.comm.size} ranks", box=None, padding=(0, 2, 0, 0)
+        )
         for name in ("rank", "role", "node", "device", "cores", "threads"):
             table.add_column(name, justify="left")
         placements = world.plan.placements

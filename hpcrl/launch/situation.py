@@ -39,7 +39,10 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
     if "OMPI_COMM_WORLD_SIZE" in env:
         size = number("OMPI_COMM_WORLD_SIZE")
         return Situation(
-            "openmpi", number("OMPI_COMM_WORLD_RANK"), size, number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size)
+            "openmpi",
+            number("OMPI_COMM_WORLD_RANK"),
+            size,
+            number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
         )
     if "PMI_SIZE" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
         size = number("PMI_SIZE", default=slurm_size)
@@ -55,7 +58,7 @@ def mismatch(situation: Situation, size: int, library: str) -> str | None:
     """The sentence that refuses N copies of "rank 0 of 1", or None when launcher and library agree. Pure."""
     if situation.size == size:
         return None
-    library = library.split(",")[0].splitlines()[0]
+    library = library.split(",", maxsplit=1)[0].splitlines()[0]
     return (
         f"the launcher ({situation.launcher}) started {situation.size} processes, but the MPI library ({library}) "
         f"sees a world of {size}: launcher and library do not match. Check `which mpiexec`, the MPI that mpi4py "

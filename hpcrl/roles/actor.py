@@ -112,7 +112,9 @@ class ActorStreams:
     def drain(self) -> RoleLoop:
         """Close, take in grants and versions still under way, and leave nothing behind."""
         self._trajectories.close()
-        yield from drain(lambda: self._grants_drained() and self._parameters.drained and self._trajectories.drained)
+        yield from drain(
+            lambda: self._grants_drained() & self._parameters.drained & self._trajectories.drained
+        )
         self._grants.cancel()
         self._parameters.close()
 

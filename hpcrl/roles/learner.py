@@ -7,7 +7,7 @@ import numpy as np
 from hpcrl.algorithms import make_algorithm
 from hpcrl.comm.publish import Publisher
 from hpcrl.comm.ranks import Placement, share
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.data.trajectory import Bytes, Trajectory, TrajectoryLayout
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.replay import learner_of_position, shard_positions
@@ -43,7 +43,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     session.control.announce_stop()
     batches.close()
     publication.close()
-    yield from drain(lambda: all([batches.drained(), publication.drained()]))
+    yield from drain(lambda: batches.drained() & publication.drained())
     batches.cancel()
     learning.finish()
     record_timers(session, placement, timers)
@@ -61,11 +61,17 @@ class BatchStreams:
         self.total_columns = config.batch_trajectories * session.trajectory_spec.num_envs
         shards = world.plan.ranks("replay")
         mine = [
-            [p for p in shard_positions(config, index) if learner_of_position(config, p) == placement.role_rank]
+            [
+                p
+                for p in shard_positions(config, index)
+                if learner_of_position(config, p) == placement.role_rank
+            ]
             for index in range(len(shards))
         ]
         self._rows_of = {index: len(rows) for index, rows in enumerate(mine) if rows}
-        self._receivers: dict[int, Receiver] = {i: world.receiver(shards[i], Tag.BATCH) for i in self._rows_of}
+        self._receivers: dict[int, Receiver] = {
+            i: world.receiver(shards[i], Tag.BATCH) for i in self._rows_of
+        }
         self._requests: dict[int, Sender] = {i: world.sender(shards[i], Tag.REQUEST) for i in self._rows_of}
         self._slots = [self._layout.allocate(len(positions), poison=config.comm.debug) for _ in range(2)]
         self._asked = 0
@@ -111,8 +117,7 @@ class BatchStreams:
         for receiver in self._receivers.values():
             while receiver.poll() is not None:
                 pass
-        receivers = [receiver.drained for receiver in self._receivers.values()]
-        return all(receivers) and all([sender.drained for sender in self._requests.values()])
+        return all_drained([*self._receivers.values(), *self._requests.values()])
 
     def cancel(self) -> None:
         """Take the posted rows back; only after `drained`."""
@@ -158,4 +163,4 @@ class Publication:
     def drained(self) -> bool:
         """Closed, and nothing is under way."""
         published = self._publisher is None or self._publisher.drained
-        return published and all([sender.drained for sender in self._versions])
+        return all_drained(self._versions) and published

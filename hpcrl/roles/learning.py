@@ -134,7 +134,9 @@ class Learning:
         path: Path = self._session.run_dir / "logs" / name
         dump_arrays(path, {name: tensor.numpy() for name, tensor in fields.items()})
         most = self._session.config.algorithm.max_nonfinite_updates
-        text = f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
+        text = (
+            f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
+        )
         self._event("nonfinite_update", text)
         if self._nonfinite >= most:
             self._session.fail(
@@ -161,7 +163,9 @@ class Learning:
             **metrics,
         )
         self._session.record("updates", row)
-        rows = TABLES["lag"].rows(len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int))
+        rows = TABLES["lag"].rows(
+            len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int)
+        )
         self._session.record("lag", rows)
 
     def _evaluate(self) -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
 from hpcrl.storage.runlog import RunLog
 from hpcrl.storage.schema import TABLES, Rows
@@ -38,8 +39,9 @@ class RecordSender:
             self._waiting.append((table, rows[start : start + most]))
         self.poll()
 
-    def poll(self) -> None:
-        """Progress: send what waits while a block is free."""
+    def poll(self) -> bool:
+        """Progress: send what waits while a block is free; whether a block left."""
+        progress = False
         self._sender.poll()
         while self._waiting and self._free:
             table, rows = self._waiting.popleft()
@@ -47,7 +49,9 @@ class RecordSender:
             block[:_HEADER_BYTES].view(np.int64)[:] = _NAMES.index(table), len(rows)
             payload = np.ascontiguousarray(rows).view(np.uint8)
             block[_HEADER_BYTES : _HEADER_BYTES + payload.size] = payload
-            self._sender.send(block, on_sent=lambda block=block: self._free.append(block))  # type: ignore[misc]
+            self._sender.send(block, on_sent=partial(self._free.append, block))
+            progress = True
+        return progress
 
     @property
     def drained(self) -> bool:
@@ -88,7 +92,7 @@ class RecordReceiver:
     def drained(self) -> bool:
         """Every other rank has closed, and all it sent is here."""
         self.poll()
-        return all([receiver.drained for receiver in self._receivers])
+        return all_drained(self._receivers)
 
     def close(self) -> None:
         """Take the posted buffers back; only after `drained`."""

@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from hpcrl.comm.ranks import Placement, share
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.config import RunConfig
 from hpcrl.data.admission import Admission
 from hpcrl.data.trajectory import Bytes, TrajectoryLayout
@@ -150,7 +150,7 @@ class ReplayShard:
         self.take_notes()
         receivers = [*self._trajectories, *self._requests.values(), self._versions]
         senders = [*self._grants, *self._batches.values()]
-        return all([stream.drained for stream in receivers]) and all([stream.drained for stream in senders])
+        return all_drained([*receivers, *senders])
 
     def cancel(self) -> None:
         """Take the posted rows back; only after `drained`."""

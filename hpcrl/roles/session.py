@@ -121,6 +121,11 @@ def record_timers(session: Session, placement: Placement, timers: Timers) -> Non
     """Hand the role's timers to the writer."""
     for hop, seconds, count in timers.items():
         row = table_row(
-            "timers", role=placement.role, role_rank=placement.role_rank, hop=hop, seconds=seconds, count=count
+            "timers",
+            role=placement.role,
+            role_rank=placement.role_rank,
+            hop=hop,
+            seconds=seconds,
+            count=count,
         )
         session.record("timers", row)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpcrl.algorithms import make_algorithm
-from hpcrl.comm.ranks import Placement, share
+from hpcrl.comm.ranks import Placement
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.collect import Collector
 from hpcrl.roles.learning import Learning
@@ -30,7 +30,9 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
             grant=learning.updates,
             envs=collector.envs,
         )
-        collector.collect(trajectory, learning.updates, cancelled=lambda: bool(session.poll_records()) and False)
+        collector.collect(
+            trajectory, learning.updates, cancelled=lambda: bool(session.poll_records()) and False
+        )
         offset = placement.role_rank * columns
         learning.update([trajectory], offset, config.ranks.workers * columns)
         yield True
