@@ -11,12 +11,13 @@ import time
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import envpool
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal
+
+from hpcrl.bench.engines import make_envpool
 
 NUM_ENVS = 8
 UNROLL_LENGTH = 128
@@ -122,7 +123,7 @@ def run_reference(env_id: str, env_steps: int, seed: int, network: Network = "ml
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     options = {"episodic_life": True, "reward_clip": True} if network == "nature_cnn" else {}
-    envs = envpool.make(env_id, env_type="gymnasium", num_envs=NUM_ENVS, seed=seed, **options)
+    envs = make_envpool(env_id, NUM_ENVS, seed=seed, **options)
     continuous = not hasattr(envs.action_space, "n")
     num_actions = envs.action_space.shape[0] if continuous else int(envs.action_space.n)
     agent = Agent(envs.observation_space.shape, num_actions, continuous, network)

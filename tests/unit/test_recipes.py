@@ -1,0 +1,78 @@
+"""Every recipe in jobs/ loads without torch and MPI, and is a valid run."""
+
+import importlib.util
+import inspect
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrl.config import RunConfig
+
+JOBS = Path(__file__).parents[2] / "jobs"
+
+
+def load(path):
+    spec = importlib.util.spec_from_file_location(f"jobs_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def recipes():
+    found = {}
+    for path in sorted(JOBS.glob("*.py")):
+        module = load(path)
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            if function.__module__ == module.__name__ and not name.startswith("_"):
+                found[f"{path.name}:{name}"] = function
+    return found
+
+
+def test_the_recipes_are_these():
+    assert list(recipes()) == [
+        "cartpole.py:impala",
+        "cartpole.py:ppo",
+        "halfcheetah.py:ppo",
+        "pong.py:impala",
+    ]
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_recipe_is_a_valid_run(name):
+    config = recipes()[name]()
+    assert isinstance(config, RunConfig)
+    assert RunConfig.parse(config.to_dict()) == config
+    assert config.name == f"{name.partition('.')[0]}-{config.algorithm.name}"
+    assert inspect.getdoc(recipes()[name])
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_budget_is_many_updates(name):
+    config = recipes()[name]()
+    assert config.budget.env_steps >= 20 * config.env.num_envs * config.algorithm.unroll_length
+
+
+@pytest.mark.parametrize("name", recipes())
+def test_minibatches_divide_the_batch(name):
+    config = recipes()[name]()
+    batch = config.env.num_envs * config.algorithm.unroll_length
+    assert batch % getattr(config.algorithm, "num_minibatches", 1) == 0
+
+
+def test_recipes_differ_in_name():
+    names = [function().name for function in recipes().values()]
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("path", sorted(JOBS.glob("*.py")), ids=lambda path: path.name)
+def test_recipe_loads_neither_torch_nor_mpi(path):
+    code = (
+        "import runpy, sys; runpy.run_path(sys.argv[1])\n"
+        "sys.exit(','.join({'torch', 'mpi4py', 'h5py', 'gymnasium', 'envpool'} & set(sys.modules)))"
+    )
+    finished = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert finished.stderr.strip() == ""
