@@ -76,9 +76,9 @@ def curves(runs: Sequence[str | Path], window: int = 100) -> tuple[pd.DataFrame,
     _finish(figure, axes, summaries, unit, window)
     if not any(len(frame) for frame in frames):
         for axis in axes:
-            axis.text(
-                0.5, 0.5, "no training episode has ended", ha="center", color=INK, transform=axis.transAxes
-            )
+            axis.text(0.5, 0.6, "no training episode has ended", ha="center", transform=axis.transAxes)
+            if not axis.containers:  # no evaluation either: the numbers on the axes would mean nothing
+                axis.set(xticks=[], yticks=[])
     return pd.concat(frames, ignore_index=True), figure
 
 

@@ -1,9 +1,10 @@
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -20,14 +21,6 @@ if sys.argv[2:]:
     run.write_status(sys.argv[2], exit_code=75, cause="by hand")
 print(run.path, flush=True)
 time.sleep(60)
-"""
-
-POLLER = """
-import pathlib, sys
-from hpcrl.storage import read_status
-print("polling", flush=True)
-while True:
-    read_status(pathlib.Path(sys.argv[1]))
 """
 
 
@@ -72,6 +65,12 @@ def test_numbers_go_on_after_the_highest_and_ignore_other_names(tmp_path):
     assert RunDirectory.create(config(runs_dir=str(tmp_path))).path.name == "toy-3-008"
     (tmp_path / "toy-3-999").mkdir()
     assert RunDirectory.create(config(runs_dir=str(tmp_path))).path.name == "toy-3-1000"
+
+
+def test_a_number_that_another_job_took_a_moment_ago_is_passed_over(tmp_path, monkeypatch):
+    (tmp_path / "toy-3-001").mkdir()
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(()))  # looked before the other job made it
+    assert RunDirectory.create(config(runs_dir=str(tmp_path))).path.name == "toy-3-002"
 
 
 def test_jobs_that_start_at_once_get_different_directories(tmp_path):
@@ -171,19 +170,13 @@ def test_a_missing_or_torn_status_is_not_started(tmp_path, text):
     assert read_status(tmp_path)["status"] == "not started"
 
 
-def test_readers_of_the_status_do_not_keep_a_writer_out(tmp_path):
-    settings = config(run_dir=str(tmp_path / "run"))
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/lock").write_text("")
-    (tmp_path / "run/status.json").write_text('{"status": "running", "host": ""}')
-    command = [sys.executable, "-c", POLLER, str(tmp_path / "run")]
-    reader = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        reader.stdout.readline()
-        time.sleep(0.05)
-        RunDirectory.create(settings).close()
-    finally:
-        kill(reader)
+def test_readers_of_the_status_do_not_keep_a_writer_out(tmp_path, monkeypatch):
+    (tmp_path / "lock").write_text("")
+    monkeypatch.setattr("hpcrl.storage.rundir.check_free", lambda config: None)
+    with (tmp_path / "lock").open() as reader:
+        fcntl.flock(reader, fcntl.LOCK_SH)  # as read_status does, for an instant
+        threading.Timer(0.05, fcntl.flock, (reader, fcntl.LOCK_UN)).start()
+        RunDirectory.create(config(run_dir=str(tmp_path))).close()
 
 
 def test_a_run_on_another_host_is_alive_while_its_result_file_grows(tmp_path):
