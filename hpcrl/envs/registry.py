@@ -76,7 +76,7 @@ def _make_toy(config: EnvConfig, indices: Sequence[int], seeds: Sequence[int]) -
         if config.id == "failing":
             return _make_failing(indices, seeds, **kwargs)
         return ToyVectorEnv(TOY_DYNAMICS[config.id](indices, seeds, **kwargs), len(indices))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(
             f"env.kwargs={config.kwargs} do not fit toy environment {config.id!r}: {error}"
         ) from error

@@ -167,7 +167,7 @@ class Chain:
         self, indices: Sequence[int], seeds: Sequence[int], *, size: int = 5, max_episode_steps: int = 100
     ) -> None:
         if size < 2:
-            raise ValueError(f"env.kwargs.size={size}: a chain needs at least 2 states")
+            raise ValueError(f"size={size}: a chain needs at least 2 states")
         self.spec = EnvSpec(
             id="chain",
             observation=ArraySpec(shape=(size,), dtype="float32"),

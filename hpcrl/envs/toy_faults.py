@@ -6,7 +6,7 @@ import os
 import signal
 import time
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -56,6 +56,8 @@ class FailingEnv:
     """
 
     def __init__(self, env: VectorEnv, at_step: int, fault: Fault = "raise") -> None:
+        if fault not in get_args(Fault):
+            raise ValueError(f"fault={fault!r}; use one of {', '.join(get_args(Fault))}")
         self.spec: EnvSpec = replace(env.spec, id="failing")
         self.num_envs: int = env.num_envs
         self._env = env
