@@ -1,0 +1,51 @@
+"""`hpcrl bench`: real runs as the end-to-end measurement, and the output."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from hpcrl.bench.loop import bench_loop, render
+from hpcrl.config import RunConfig
+from hpcrl.storage.runlog import read_table
+
+
+def bench_loop_command(config: RunConfig, *, rounds: int, as_json: bool) -> int:
+    """Measure, print a table or one JSON object, return the exit code."""
+    result = bench_loop(config, rounds, run_end_to_end)
+    if as_json:
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
+    else:
+        Console().print(render(result))
+    return 0
+
+
+def run_end_to_end(config: RunConfig) -> dict[str, Any]:
+    """Run a whole world, learning on, results written, and measure it from the result file.
+
+    The speed is that between the first and the last update: start-up and evaluation are not in it, waiting is.
+    Raises RuntimeError with the end of the run's output when it does not finish.
+    """
+    with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as folder:
+        run_dir = Path(folder) / "run"
+        values = config.to_dict()
+        values["storage"]["run_dir"] = str(run_dir)
+        values["evaluation"]["episodes"] = 0
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(values))
+        command = [sys.executable, "-m", "hpcrl", "run", str(path)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode != 0:
+            raise RuntimeError(f"the run ended with exit code {ran.returncode}:\n{(ran.stdout + ran.stderr)[-2000:]}")
+        updates = read_table(run_dir, "updates")
+    if len(updates) < 2:
+        raise RuntimeError(f"the run made {len(updates)} updates; raise budget.env_steps to measure its speed")
+    env_steps = int(updates["env_steps"][-1] - updates["env_steps"][0])
+    seconds = float(updates["time_s"][-1] - updates["time_s"][0])
+    return {"env_steps_per_s": env_steps / seconds, "env_steps": env_steps, "seconds": seconds}
