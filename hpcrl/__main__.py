@@ -57,6 +57,9 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("--json", action="store_true", help="as one JSON object")
     describe.set_defaults(command=_describe)
 
+    schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
+    schema.set_defaults(command=_schema)
+
     check = commands.add_parser("check", help="test an environment of yours against what hpcrl expects")
     check.add_argument("path", metavar="PACKAGE.MODULE:MAKE", help="also gymnasium:ID, envpool:ID or toy:ID")
     check.set_defaults(command=_check)
@@ -109,6 +112,13 @@ def _describe(arguments: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:
         Console().print(render(summary))
+    return 0
+
+
+def _schema(arguments: argparse.Namespace) -> int:
+    from hpcrl.storage.schema_doc import markdown
+
+    sys.stdout.write(markdown())
     return 0
 
 
