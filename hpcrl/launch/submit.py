@@ -89,7 +89,8 @@ def submit(
         chosen.update_parameters(timeout_min=minutes)
     elif executor == "slurm":
         chosen = submitit.SlurmExecutor(folder=folder)
-        parameters: dict[str, Any] = {"time": minutes, "ntasks_per_node": config.world_size, "nodes": 1, "cpus_per_task": 1}
+        parameters: dict[str, Any] = {"time": minutes, "nodes": 1, "cpus_per_task": 1}
+        parameters["ntasks_per_node"] = config.world_size
         parameters |= {"srun_args": [f"--mpi={mpi}", "--kill-on-bad-exit=1"]}
         chosen.update_parameters(**(parameters | (slurm or {})))
     else:

@@ -7,7 +7,8 @@ from hpcrl.storage.schema import SCHEMA_VERSION, TABLES
 _INTRODUCTION = f"""\
 # Reading a run
 
-Schema version {SCHEMA_VERSION}. This page is printed by `hpcrl schema`; change the table in `hpcrl/storage/schema.py`, not here.
+Schema version {SCHEMA_VERSION}. This page is printed by `hpcrl schema`; change the table in
+`hpcrl/storage/schema.py`, not here.
 
 `python analysis/curves.py RUN --out curves.png` draws return against env_steps and wall time. The scripts here need
 numpy, h5py, pandas and matplotlib; neither MPI nor torch nor a network. In your own code:
