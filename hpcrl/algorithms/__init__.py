@@ -6,7 +6,15 @@ from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, Updat
 from hpcrl.config import ConfigError, RunConfig, load_object
 from hpcrl.data.specs import EnvSpec
 
-__all__ = ["Algorithm", "Batch", "LocalReducer", "Reducer", "UpdateResult", "algorithm_class", "make_algorithm"]
+__all__ = [
+    "Algorithm",
+    "Batch",
+    "LocalReducer",
+    "Reducer",
+    "UpdateResult",
+    "algorithm_class",
+    "make_algorithm",
+]
 
 BUILTIN = {"impala": "hpcrl.algorithms.impala:Impala", "ppo": "hpcrl.algorithms.ppo:PPO"}
 """Built-in names; imported only when asked for."""

@@ -50,13 +50,11 @@ def sample_categorical(logits: Floats, rng: np.random.Generator, *, greedy: bool
     shifted -= shifted.max(axis=0)
     cumulated = np.exp(shifted).cumsum(axis=0)
     total = cumulated[-1]
-    action: Longs
-    if greedy:
-        action = shifted.argmax(axis=0)
-    else:
-        # The threshold lies below the total, so the count never reaches the number of choices; <= rather than
-        # < keeps choices of probability 0 out when the random number is 0.
-        action = (cumulated <= rng.random(len(logits)) * total).sum(axis=0)
+    # The threshold lies below the total, so the count never reaches the number of choices; <= rather than < keeps
+    # choices of probability 0 out when the random number is 0.
+    action: Longs = (
+        shifted.argmax(axis=0) if greedy else (cumulated <= rng.random(len(logits)) * total).sum(axis=0)
+    )
     return action, shifted[action, np.arange(len(logits))] - np.log(total)
 
 

@@ -10,19 +10,14 @@ import numpy as np
 import pytest
 import torch
 
-from hpcrl import algorithms
-from hpcrl.algorithms import Batch, LocalReducer, make_algorithm
+from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
-from hpcrl.algorithms.gradient import FlatAdam
-from hpcrl.algorithms.impala import Impala
-from hpcrl.config import ConfigError, ImpalaConfig, ModelConfig, PPOConfig, RunConfig
+from hpcrl.config import ImpalaConfig, ModelConfig, PPOConfig
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec, trajectory_spec
-from hpcrl.models.flat import FlatParameters
 from tests.unit.algorithms.support import (
     CONFIGS,
     CONTINUOUS,
     DISCRETE,
-    SMALL,
     build,
     make_batch,
     random_batch,
@@ -216,60 +211,6 @@ def test_acting_follows_the_vector_of_parameters() -> None:
         assert acted["action"].tolist() == [best] * 3
 
 
-@pytest.mark.parametrize("env", [DISCRETE, CONTINUOUS])
-@pytest.mark.parametrize("name", CONFIGS)
-def test_state_round_trip_continues_bit_for_bit(name: str, env: EnvSpec) -> None:
-    batches = [random_batch(env, 4, 5, seed=seed, update=seed) for seed in range(4)]
-    first = build(CONFIGS[name], env, seed=7)
-    empty = first.state()
-    for batch in batches[:2]:
-        first.update(batch, LOCAL, 0.0)
-    state = first.state()
-    second = build(CONFIGS[name], env, seed=7)
-    second.parameters.numpy[:] = 0
-    second.load_state(state)
-    for batch in batches[2:]:
-        results = [algorithm.update(batch, LOCAL, 0.0) for algorithm in (first, second)]
-        np.testing.assert_equal(results[0].metrics, results[1].metrics)
-    assert first.parameters.sha256() == second.parameters.sha256()
-    assert not np.array_equal(state["parameters"], first.parameters.numpy), "state must be a copy"
-    first.load_state(empty)
-    assert int(first.state()["adam_steps"]) == 0
-
-
-@pytest.mark.parametrize("entry", ["parameters", "adam_exp_avg", "adam_exp_avg_sq", "adam_steps"])
-def test_a_wrong_state_is_refused_by_name_and_changes_nothing(entry: str) -> None:
-    algorithm = build(CONFIGS["impala"])
-    before = algorithm.parameters.sha256()
-    state = {name: values + np.ones_like(values) for name, values in algorithm.state().items()}
-    with pytest.raises(ValueError, match=entry):
-        algorithm.load_state({name: values for name, values in state.items() if name != entry})
-    with pytest.raises(ValueError, match=entry):
-        algorithm.load_state(state | {entry: np.zeros(3, np.float32)})
-    assert algorithm.parameters.sha256() == before
-
-
-def test_adam_is_that_of_torch() -> None:
-    linear, reference = torch.nn.Linear(5, 3), torch.nn.Linear(5, 3)
-    reference.load_state_dict(linear.state_dict())
-    parameters = FlatParameters(linear)
-    adam = FlatAdam(parameters, 1e-5)
-    expected = torch.optim.Adam(reference.parameters(), eps=1e-5)
-    rng = torch.Generator().manual_seed(0)
-    for step in range(30):
-        rate = 1e-2 / (1 + step)
-        obs = torch.randn(4, 5, generator=rng)
-        parameters.zero_gradient()
-        linear(obs).square().sum().backward()
-        adam.step(rate)
-        expected.zero_grad()
-        reference(obs).square().sum().backward()
-        expected.param_groups[0]["lr"] = rate
-        expected.step()
-    flat = torch.cat([p.detach().reshape(-1) for p in reference.parameters()])
-    torch.testing.assert_close(parameters.vector, flat, atol=1e-6, rtol=1e-5)
-
-
 def test_the_learning_rate_falls_with_progress() -> None:
     algorithm = build(ImpalaConfig(learning_rate=0.4, anneal_learning_rate=True))
     batch = random_batch(DISCRETE, 3, 2, seed=0)
@@ -342,36 +283,3 @@ def test_minibatches_cover_every_step_once_and_change_with_the_epoch() -> None:
     epochs = [list(itertools.chain(*parts[i : i + 4])) for i in (0, 4, 8)]
     assert all(sorted(epoch) == list(range(15)) for epoch in epochs)
     assert epochs[0] != epochs[1] != epochs[2]
-
-
-def run_config(**algorithm: Any) -> RunConfig:
-    return RunConfig.parse({"name": "test", "env": {"id": "x"}, "algorithm": algorithm})
-
-
-class UserAlgorithm(Impala):
-    """An algorithm outside the package."""
-
-    Config = ImpalaConfig.__base__
-
-
-class NotAnAlgorithm:
-    Config = ImpalaConfig.__base__
-
-
-def test_make_algorithm_by_name_and_by_path() -> None:
-    for name in CONFIGS:
-        algorithm = make_algorithm(run_config(name=name), DISCRETE)
-        assert type(algorithm).__name__.lower() == name
-        assert (
-            algorithm.parameters.sha256()
-            == make_algorithm(run_config(name=name), DISCRETE).parameters.sha256()
-        )
-    path = f"{__name__}:UserAlgorithm"
-    assert type(make_algorithm(run_config(name=path), DISCRETE)).__name__ == "UserAlgorithm"
-
-
-def test_make_algorithm_refuses_what_is_none() -> None:
-    with pytest.raises(ConfigError, match=r"NotAnAlgorithm.*derived from"):
-        make_algorithm(run_config(name=f"{__name__}:NotAnAlgorithm"), DISCRETE)
-    assert set(algorithms.BUILTIN) == set(CONFIGS)
-    assert SMALL.torso == "mlp"
