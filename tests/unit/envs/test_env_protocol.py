@@ -157,6 +157,17 @@ def test_continuous_actions_are_clipped_into_a_fresh_array():
     assert given[0, 0] == -3.0
 
 
+@pytest.mark.parametrize(
+    ("spec", "given"),
+    [
+        (ActionSpec(kind="discrete", size=2), np.array([0, 1], np.int64)),
+        (ActionSpec(kind="continuous", size=1, low=(-1.0,), high=(1.0,)), np.zeros((2, 1), np.float32)),
+    ],
+)
+def test_actions_are_copied_even_when_nothing_changes(spec, given):
+    assert not np.shares_memory(prepare_actions(spec, 2, given), given)
+
+
 @pytest.mark.parametrize("shape", [(), (2,), (4,), (3, 1)])
 def test_wrong_number_of_actions(shape):
     with pytest.raises(ValueError, match=r"use \(3,\)"):

@@ -1,6 +1,7 @@
 """The gymnasium adapter: spaces (P50), time limits (P44), processes (P05), other autoreset modes."""
 
 import os
+import time
 
 import gymnasium
 import numpy as np
@@ -13,6 +14,7 @@ from hpcrl.config import ConfigError, EnvConfig
 from hpcrl.envs import make_env_spec, make_vector_env, run_episodes
 from hpcrl.envs.conventions import CountingGymEnv
 from hpcrl.envs.from_gymnasium import adapt, make_from_factory
+from hpcrl.envs.spaces import SpaceAdapter
 
 BOX = spaces.Box(-1, 1, (3,), np.float32)
 TWO = spaces.Discrete(2)
@@ -50,6 +52,13 @@ def test_supported_observations_run_for_50_steps(space, shape, dtype):
             assert obs.sum(axis=1).tolist() == [1, 1]
         env.send(np.zeros(2, np.int64))
         obs = env.recv().obs
+
+
+def test_choices_become_one_hot_rows_and_boxes_keep_their_numbers():
+    choices = SpaceAdapter("x", spaces.Discrete(3, start=-1), TWO, None)
+    assert choices.encode(np.array([-1, 1])).tolist() == [[1, 0, 0], [0, 0, 1]]
+    numbers = SpaceAdapter("x", spaces.Box(-5, 5, (), np.int64), TWO, None)
+    assert numbers.encode(np.array([-4, 5])).tolist() == [[-4.0], [5.0]]
 
 
 @pytest.mark.parametrize(
@@ -240,6 +249,7 @@ def test_observations_live_until_the_next_recv(vectorization):
     first = env.reset()
     kept = first.copy()
     env.send(np.zeros(2, np.int64))
+    time.sleep(0.3)  # processes have stepped by now
     assert np.array_equal(first, kept)
     second = env.recv().obs
     kept = second.copy()
