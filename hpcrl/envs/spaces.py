@@ -72,7 +72,10 @@ def _action_spec(env_id: str, space: gymnasium.Space[Any]) -> ActionSpec:
     if isinstance(space, spaces.Discrete):
         return ActionSpec(kind="discrete", size=int(space.n))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating) and 0 not in space.shape:
-        low, high = (tuple(map(float, np.ravel(bound))) for bound in (space.low, space.high))
+        with np.errstate(over="ignore"):  # the largest float64 stands for no bound in some engines
+            low, high = (
+                tuple(map(float, np.ravel(bound).astype(np.float32))) for bound in (space.low, space.high)
+            )
         return ActionSpec(kind="continuous", size=len(low), low=low, high=high)
     raise ConfigError(_unsupported(env_id, "action", space, SUPPORTED_ACTIONS))
 

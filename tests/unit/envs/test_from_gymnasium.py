@@ -108,6 +108,17 @@ def test_unsupported_spaces_are_refused_by_name(space):
         assert "Box" in message.split("supported is")[1]
 
 
+def test_bounds_beyond_float32_are_no_bounds():
+    largest = np.finfo(np.float64).max
+    with np.errstate(all="raise"):
+        env, inner = adapted(BOX, spaces.Box(-largest, largest, (1,), np.float64))
+        assert (env.spec.action.low, env.spec.action.high) == ((-np.inf,), (np.inf,))
+        env.reset()
+        env.send(np.array([[3e38], [-3e38]]))
+        env.recv()
+    assert inner[0].received[0] == np.float32(3e38)
+
+
 def test_integer_box_actions_are_refused():
     with pytest.raises(ConfigError, match="action space"):
         adapted(BOX, spaces.Box(0, 3, (2,), np.int64))
