@@ -122,11 +122,18 @@ def announce_failure(board: Board, cause: str) -> None:
 def leave(code: int, *, all_ranks_leave: bool = False) -> int:
     """The exit code for this process, made to reach the user through MPICH's launcher.
 
-    Hydra kills the other ranks as soon as one exits with a code other than 0 and then reports the code of a killed
-    one. So the launcher is told through its own protocol first (PMI-1 `abort`), which every process inherits.
+    Hydra kills the other ranks as soon as one exits with a code other than 0, or without the `finalize` of its
+    protocol (PMI-1), and then reports the code of a killed one. MPICH sends `finalize` only in the exit handlers
+    of the C library, which the rank skips (threads of an environment may hang there). So the launcher is told here,
+    through the connection that every process inherits.
     """
     descriptor = os.environ.get("PMI_FD", "")
-    if code == 0 or not descriptor.isdigit() or "HYDI_CONTROL_FD" not in os.environ:
+    if not descriptor.isdigit() or "HYDI_CONTROL_FD" not in os.environ:
+        return code
+    if code == 0:
+        with contextlib.suppress(OSError):
+            os.write(int(descriptor), b"cmd=finalize\n")
+            os.read(int(descriptor), 1024)  # the acknowledgment
         return code
     if all_ranks_leave and os.environ.get("PMI_RANK", "0") != "0":
         time.sleep(2.0)  # rank 0 speaks for all
