@@ -2,7 +2,8 @@
 
 One object per replay rank, which gives `batch` trajectories to each update. With V the last published parameter
 version, grants issued <= (V + 1 + max_lag) * batch (+ those dropped); a trajectory granted under V is never trained
-at an update later than V + max_lag, because the batch of that update waits for it (or drops it).
+at an update later than V + max_lag, because every batch is held back until the ones after it can still take all that
+is granted in time (or what would be late is dropped).
 """
 
 from __future__ import annotations
@@ -43,9 +44,11 @@ class Admission:
         self.published_version = first_version
         self.granted = first_version * batch
         self.dropped = 0
-        self._origin = self.granted
+        self._first_version = first_version
         self._under_way: dict[int, Grant] = {}
         self._arrived: dict[int, Grant] = {}
+        self._given_up: dict[int, Grant] = {}
+        """Dropped while under way; they count against their actor until they come."""
         self._held_by = [0] * actors
 
     def publish(self, version: int) -> None:
@@ -57,8 +60,8 @@ class Admission:
         if self.granted - self.dropped >= (self.published_version + 1 + self.max_lag) * self.batch:
             return None
         if self.deterministic:
-            actor = (self.granted - self._origin) % len(self._held_by)
-            version = max(self.granted // self.batch - self.max_lag, 0)
+            actor = (self.granted - self._first_version * self.batch) % len(self._held_by)
+            version = max(self.granted // self.batch - self.max_lag, self._first_version)
         else:
             actor = min(range(len(self._held_by)), key=lambda index: self._held_by[index])
             version = self.published_version
@@ -74,6 +77,8 @@ class Admission:
         """A trajectory is here. False: it was dropped as overdue in the meantime and must not be trained on."""
         grant = self._under_way.pop(number, None)
         if grant is None:
+            if number in self._given_up:
+                self._held_by[self._given_up.pop(number).actor] -= 1
             return False
         self._held_by[grant.actor] -= 1
         self._arrived[number] = grant
@@ -87,7 +92,7 @@ class Admission:
                 return None
         else:
             numbers = sorted(self._arrived)[: self.batch]
-            if len(numbers) < self.batch or self._must_wait_for_one_under_way(update):
+            if len(numbers) < self.batch or self._would_be_overdue_after(update, set(numbers)):
                 return None
         for number in numbers:
             del self._arrived[number]
@@ -105,7 +110,7 @@ class Admission:
         for number in late_here:
             del self._arrived[number]
         for number in late_away:
-            self._held_by[self._under_way.pop(number).actor] -= 1
+            self._given_up[number] = self._under_way.pop(number)
         self.dropped += len(late_here) + len(late_away)
         return late_here
 
@@ -122,7 +127,11 @@ class Admission:
     def _deadline(self, grant: Grant) -> int:
         return grant.version + self.max_lag
 
-    def _must_wait_for_one_under_way(self, update: int) -> bool:
+    def _would_be_overdue_after(self, update: int, taken: set[int]) -> bool:
+        """Whether something would miss its deadline, were `update` to take these and later ones the oldest left."""
         if self.overdue == "drop":
             return False
-        return any(self._deadline(grant) <= update for grant in self._under_way.values())
+        grants = self._under_way | self._arrived
+        left = sorted(grants.keys() - taken)
+        times = (update + 1 + place // self.batch for place in range(len(left)))
+        return any(self._deadline(grants[number]) < time for number, time in zip(left, times, strict=True))
