@@ -133,6 +133,10 @@ class EpisodeTracker:
         self._ended = np.zeros(num_envs, bool)
         self._return = np.zeros(num_envs, np.float64)
         self._length = np.zeros(num_envs, np.int64)
+        # Most env_steps end no episode: they share these.
+        self._all_valid = _constant(np.ones(num_envs, bool))
+        self._no_return = _constant(np.zeros(num_envs, np.float64))
+        self._no_length = _constant(np.zeros(num_envs, np.int64))
 
     @property
     def resets_next(self) -> Bools:
@@ -154,27 +158,37 @@ class EpisodeTracker:
         do. Where an engine sets both flags the terminal state wins. Rows of a reset step get reward 0 and no
         flags.
         """
-        valid = ~self._ended
-        terminated = np.asarray(terminated, bool) & valid
-        truncated = np.asarray(truncated, bool) & valid & ~terminated
-        reward = np.where(valid, np.asarray(reward, np.float64), 0.0)
-        ended = terminated | truncated
-        over = ended if game_over is None else ended & np.asarray(game_over, bool)
+        terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+        valid = self._all_valid
+        if self._ended.any():
+            valid = ~self._ended
+            reward = np.where(valid, reward, 0)
+            terminated, truncated = terminated & valid, truncated & valid
         self._return += reward
         self._length += valid
-        step = Step(
+        episode_return, episode_length = self._no_return, self._no_length
+        self._ended = terminated | truncated
+        if self._ended.any():
+            truncated = truncated & ~terminated
+            over = self._ended if game_over is None else self._ended & np.asarray(game_over, bool)
+            episode_return = np.where(over, self._return, 0.0)
+            episode_length = np.where(over, self._length, 0)
+            self._return[over] = 0.0
+            self._length[over] = 0
+        return Step(
             obs=obs,
-            reward=reward.astype(np.float32),
+            reward=np.asarray(reward, np.float32),
             terminated=terminated,
             truncated=truncated,
             valid=valid,
-            episode_return=np.where(over, self._return, 0.0),
-            episode_length=np.where(over, self._length, 0),
+            episode_return=episode_return,
+            episode_length=episode_length,
         )
-        self._return[over] = 0.0
-        self._length[over] = 0
-        self._ended = ended
-        return step
+
+
+def _constant(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    array.flags.writeable = False
+    return array
 
 
 def prepare_actions(spec: ActionSpec, num_envs: int, actions: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -55,7 +55,8 @@ class EnvPoolVectorEnv:
         """See VectorEnv."""
         self._order.reset()
         obs, info = self._pool.reset()
-        return self._spaces.encode(_by_env_id(info["env_id"], obs))
+        order = _order(info["env_id"])
+        return self._spaces.encode(obs if order is None else obs[order])
 
     def send(self, actions: Actions) -> None:
         """See VectorEnv. EnvPool's threads start stepping now."""
@@ -67,15 +68,16 @@ class EnvPoolVectorEnv:
         """See VectorEnv. Raises RuntimeError also where EnvPool's flags contradict its step count."""
         self._order.recv()
         obs, reward, terminated, truncated, info = self._pool.recv()
-        env_id = info["env_id"]
-        obs, reward, terminated, truncated, elapsed = (
-            _by_env_id(env_id, array) for array in (obs, reward, terminated, truncated, info["elapsed_step"])
-        )
+        elapsed, game_end = info["elapsed_step"], info.get("terminated")
+        order = _order(info["env_id"])
+        if order is not None:
+            obs, reward, terminated, truncated = obs[order], reward[order], terminated[order], truncated[order]
+            elapsed, game_end = elapsed[order], None if game_end is None else game_end[order]
         self._check_resets(elapsed)
         terminated, truncated = split_end(terminated, truncated, elapsed, self._limit)
         over = terminated | truncated
-        if "terminated" in info:  # Atari: the game's own end, whatever episodic_life makes of lost lives
-            over = over & (truncated | (_by_env_id(env_id, info["terminated"]) != 0))
+        if game_end is not None:  # Atari: the game's own end, whatever episodic_life makes of lost lives
+            over = over & (truncated | (game_end != 0))
         self._game_over = over
         return self._tracker.step(self._spaces.encode(obs), reward, terminated, truncated, game_over=over)
 
@@ -107,14 +109,17 @@ def split_end(
     Raises:
         RuntimeError: an environment ran to its limit (`elapsed >= limit`) but no end is flagged.
     """
-    ended = np.asarray(terminated, bool) | np.asarray(truncated, bool)
+    terminated, truncated = np.asarray(terminated, bool), np.asarray(truncated, bool)
+    ended = terminated | truncated
     at_limit = np.asarray(elapsed) >= limit
+    if not at_limit.any():
+        return terminated & ~truncated, truncated
     if (at_limit & ~ended).any():
         row = int(np.flatnonzero(at_limit & ~ended)[0])
         raise RuntimeError(
             f"EnvPool: environment {row} of the group reached max_episode_steps={limit} but flags no end"
         )
-    cut = ended & (at_limit | np.asarray(truncated, bool))
+    cut = ended & (at_limit | truncated)
     return ended & ~cut, cut
 
 
@@ -160,8 +165,9 @@ def _make_pool(env_id: str, kwargs: dict[str, Any], seeds: Sequence[int], num_th
         ) from error
 
 
-def _by_env_id(env_id: npt.NDArray[np.int32], rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Rows in the order of the environments; EnvPool may deliver them in the order in which they finished."""
-    if (env_id[1:] > env_id[:-1]).all():
-        return rows
-    return rows[np.argsort(env_id)]
+def _order(env_id: npt.NDArray[np.int32]) -> npt.NDArray[np.intp] | None:
+    """Indices that bring rows into the order of the environments; None where they are.
+
+    EnvPool may deliver them in the order in which they finished.
+    """
+    return None if (env_id[1:] > env_id[:-1]).all() else np.argsort(env_id)
