@@ -22,12 +22,12 @@ class Config(BaseModel):
     )
 
     @classmethod
-    def parse(cls, values: Mapping[str, Any]) -> Self:
-        """Build from plain data. Raises ConfigError with one line per wrong key."""
+    def parse(cls, values: Mapping[str, Any], section: str = "") -> Self:
+        """Build from plain data. Raises ConfigError with one line per wrong key, which it names within `section`."""
         try:
             return cls.model_validate(dict(values))
         except ValidationError as error:
-            raise ConfigError("\n".join(_explain(cls, item) for item in error.errors())) from None
+            raise ConfigError(_explain_all(cls, error, section)) from None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types only; `parse` reads it back to an equal object."""
@@ -86,8 +86,21 @@ def unknown_key(dotted: str, valid: Iterable[str]) -> str:
     return f"unknown key {dotted!r}{hint} Valid keys{where}: {', '.join(valid)}"
 
 
-def _explain(cls: type[BaseModel], item: Any) -> str:
-    location = ".".join(str(part) for part in item["loc"])
+def explain(error: ValidationError) -> str:
+    """What a section's constructor had against its values, one line per wrong key: for errors in recipes."""
+    sections = list(Config.__subclasses__())
+    for section in sections:
+        sections += section.__subclasses__()
+    cls = next((section for section in sections if section.__name__ == error.title), Config)
+    return _explain_all(cls, error, error.title)
+
+
+def _explain_all(cls: type[BaseModel], error: ValidationError, section: str) -> str:
+    return "\n".join(_explain(cls, item, section) for item in error.errors())
+
+
+def _explain(cls: type[BaseModel], item: Any, section: str) -> str:
+    location = ".".join(str(part) for part in (section, *item["loc"]) if part != "")
     if item["type"] == "extra_forbidden":
         node: Any = cls
         for part in item["loc"][:-1]:

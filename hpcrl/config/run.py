@@ -52,7 +52,7 @@ class RunConfig(Config):
     def _choose_algorithm(cls, value: Any) -> Any:
         if not isinstance(value, dict):
             return value
-        return algorithm_config_class(value.get("name", "")).parse(value)
+        return algorithm_config_class(value.get("name", "")).parse(value, "algorithm")
 
     @property
     def world_size(self) -> int:
@@ -90,7 +90,7 @@ class RunConfig(Config):
 
     def _check_pipeline(self) -> None:
         ranks, lag, batch = self.ranks, self.lag, self.batch_trajectories
-        for key, count in (("actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
+        for key, count in (("ranks.actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
             if count < ranks.replay:
                 raise ValueError(
                     f"{key}={count} is less than ranks.replay={ranks.replay}: a replay rank would have nothing "
@@ -112,8 +112,10 @@ class RunConfig(Config):
             raise ValueError("deterministic=true needs lag.publish_every_updates=1")
 
 
-def algorithm_config_class(name: str) -> type[AlgorithmConfig]:
+def algorithm_config_class(name: Any) -> type[AlgorithmConfig]:
     """The Config class behind an algorithm's name. Raises ConfigError when there is none."""
+    if not isinstance(name, str):
+        raise ConfigError(f"algorithm.name={name!r} is not a string")
     if name in BUILTIN_ALGORITHMS:
         return BUILTIN_ALGORITHMS[name]
     config = getattr(load_object(name, f"algorithm.name={name!r}", tuple(BUILTIN_ALGORITHMS)), "Config", None)
@@ -132,5 +134,6 @@ def load_object(path: str, what: str, builtin: tuple[str, ...] = ()) -> Any:
         raise ConfigError(f"{what}: use {names}package.module:name")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"{what} cannot be imported: {error}; use {names}package.module:name") from error
+    except Exception as error:  # a user's module may fail in any way
+        why = error if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{what} cannot be imported: {why}; use {names}package.module:name") from error

@@ -5,15 +5,18 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import yaml
+from pydantic import ValidationError
 
 from hpcrl.comm.ranks import resize
-from hpcrl.config import ConfigError, RunConfig, load_object, set_dotted
+from hpcrl.config import ConfigError, RunConfig, explain, load_object, set_dotted
 
 _FORMS = "path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file"
 
@@ -39,7 +42,7 @@ def _load(recipe: str) -> RunConfig:
     if name.endswith(".py"):
         return _call(_import_file(Path(name)), function, recipe)
     if name:
-        return _checked(load_object(recipe, f"recipe {recipe!r}")(), recipe)
+        return _checked(load_object(recipe, f"recipe {recipe!r}"), recipe)
     raise ConfigError(f"recipe {recipe!r} is not of a known form; use {_FORMS}")
 
 
@@ -82,13 +85,24 @@ def _import_file(path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"recipe file {str(path)!r} cannot be imported")
     module = importlib.util.module_from_spec(spec)
-    try:
+    with _failures_of(f"recipe file {str(path)!r}"):
         spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def _failures_of(what: str) -> Iterator[None]:
+    """Whatever a user's code raises becomes a ConfigError that names `what`, and the line where it happened."""
+    try:
+        yield
     except ConfigError:
         raise
+    except ValidationError as error:
+        raise ConfigError(f"{what}: {explain(error)}") from error
     except Exception as error:
-        raise ConfigError(f"recipe file {str(path)!r} fails: {type(error).__name__}: {error}") from error
-    return module
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = "" if isinstance(error, SyntaxError) else f" ({place.filename}, line {place.lineno})"
+        raise ConfigError(f"{what} fails: {type(error).__name__}: {error}{where}") from error
 
 
 def _call(module: ModuleType, function: str, recipe: str) -> RunConfig:
@@ -102,10 +116,12 @@ def _call(module: ModuleType, function: str, recipe: str) -> RunConfig:
         raise ConfigError(
             f"recipe {recipe!r}: no function {function!r}; the file has {', '.join(names) or 'none'}"
         )
-    return _checked(found(), recipe)
+    return _checked(found, recipe)
 
 
-def _checked(config: Any, recipe: str) -> RunConfig:
+def _checked(function: Any, recipe: str) -> RunConfig:
+    with _failures_of(f"recipe {recipe!r}"):
+        config = function()
     if not isinstance(config, RunConfig):
         raise ConfigError(f"recipe {recipe!r} returned {type(config).__name__}, not a hpcrl.config.RunConfig")
     return config
