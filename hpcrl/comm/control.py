@@ -2,31 +2,11 @@
 
 from __future__ import annotations
 
-import signal
-from types import FrameType
-
 import numpy as np
 
+from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.stream import Tag, all_drained
 from hpcrl.comm.world import World
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
-
-
-class SignalFlag:
-    """Local. The only thing a signal does is to set this flag; more signals change nothing."""
-
-    def __init__(self) -> None:
-        self.received: str | None = None
-
-    def install(self) -> None:
-        """Replace this process's handlers of INT, TERM, USR1 and USR2 (main thread only)."""
-        for number in SIGNALS:
-            signal.signal(number, self._set)
-
-    def _set(self, number: int, frame: FrameType | None) -> None:
-        if self.received is None:
-            self.received = signal.Signals(number).name
 
 
 class Control:
@@ -47,11 +27,12 @@ class Control:
         for receiver in self._asked + self._announced:
             receiver.post(np.zeros(1, np.int64))
         self._has_asked = False
+        self._asking_closed = False
         self._was_asked = False
 
     def poll(self) -> None:
         """Local progress: pass a signal on to the learners, take in an announcement."""
-        if self._flag.received is not None and not self._has_asked:
+        if self._flag.received is not None and not self._has_asked and not self._asking_closed:
             self._has_asked = True
             for sender in self._asking:
                 sender.send(np.ones(1, np.int64))
@@ -78,8 +59,8 @@ class Control:
             sender.send(np.ones(1, np.int64))
 
     def close(self) -> None:
-        """This rank asks and announces nothing more."""
-        for sender in self._asking + self._announce:
+        """This rank announces nothing more. It may ask until learner 0 has closed, after its evaluation."""
+        for sender in self._announce:
             sender.close()
 
     @property
@@ -87,6 +68,10 @@ class Control:
         """After `close`: nothing of the control streams is under way. Takes in what still comes."""
         for receiver in self._asked + self._announced:
             receiver.poll()
+        if not self._asking_closed and all_drained(self._announced):
+            self._asking_closed = True
+            for sender in self._asking:
+                sender.close()
         return all_drained([*self._asking, *self._announce, *self._asked, *self._announced])
 
     def cancel(self) -> None:

@@ -6,13 +6,14 @@ import os
 import sys
 import traceback
 
+from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.situation import Situation, mismatch
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank
 
 
-def run_rank(config: RunConfig, situation: Situation, board: Board) -> int:
+def run_rank(config: RunConfig, situation: Situation, board: Board, flag: SignalFlag) -> int:
     """Be one rank of the run; returns its exit code, the same on all ranks unless one fails.
 
     Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
@@ -43,7 +44,7 @@ def run_rank(config: RunConfig, situation: Situation, board: Board) -> int:
         "wait": config.comm.wait,
     }
     try:
-        code = play(MPI.COMM_WORLD, config, environment, board)
+        code = play(MPI.COMM_WORLD, config, environment, board, flag)
     except Refused as error:
         if MPI.COMM_WORLD.rank == 0:
             sys.stderr.write(f"hpcrl: {error}\n")

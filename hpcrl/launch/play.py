@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from rich.console import Console
 from rich.logging import RichHandler
 
-from hpcrl.comm.control import Control, SignalFlag
+from hpcrl.comm.control import Control
 from hpcrl.comm.ranks import fit, share
+from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, RunConfig
@@ -32,10 +33,14 @@ class Refused(Exception):
     """A configuration that turned out wrong after MPI had started; all ranks raise it together."""
 
 
-def play(comm_world: MPI.Intracomm, config: RunConfig, environment: dict[str, Any], board: Board) -> int:
+def play(
+    comm_world: MPI.Intracomm,
+    config: RunConfig,
+    environment: dict[str, Any],
+    board: Board,
+    flag: SignalFlag,
+) -> int:
     """Run this rank's roles to the end; the exit code, the same on all ranks. Collective over `comm_world`."""
-    flag = SignalFlag()
-    flag.install()
     sharpen_timers()
     try:
         config = fit(config, comm_world.size)

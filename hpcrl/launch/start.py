@@ -13,16 +13,19 @@ from pathlib import Path
 from types import FrameType
 
 from hpcrl.comm.ranks import fit
+from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look
-from hpcrl.launch.supervise import leave, supervised
+from hpcrl.launch.supervise import end_with_parent, leave, supervised
 from hpcrl.storage.rundir import check_free
 
 
 def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) -> int:
     """The whole of `hpcrl run`; returns the exit code. Wrong configurations are refused before MPI starts."""
+    flag = SignalFlag()
+    flag.install()
     situation = look()
     try:
         config = load_config(recipe, overrides, num_ranks)
@@ -32,8 +35,8 @@ def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) ->
             sys.stderr.write(f"hpcrl: {error}\n")
         return leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
     if situation.in_world or config.world_size == 1:
-        return join(config, situation)
-    return start_world(config)
+        return join(config, situation, flag)
+    return start_world(config, flag)
 
 
 def refuse_early(config: RunConfig, situation: Situation) -> None:
@@ -50,21 +53,25 @@ def refuse_early(config: RunConfig, situation: Situation) -> None:
         check_free(config)
 
 
-def join(config: RunConfig, situation: Situation) -> int:
+def join(config: RunConfig, situation: Situation, flag: SignalFlag) -> int:
     """Be this process's rank, under a supervisor."""
     from hpcrl.launch.inside import run_rank
 
-    code = supervised(lambda board: run_rank(config, situation, board))
+    code = supervised(lambda board: run_rank(config, situation, board, flag), flag)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 
-def start_world(config: RunConfig) -> int:
+def start_world(config: RunConfig, flag: SignalFlag) -> int:
     """Start the ranks with the launcher that belongs to mpi4py's MPI library, and wait for them."""
     try:
         launcher = find_launcher()
     except ConfigError as error:
-        sys.stderr.write(f"hpcrl: {error}\n")
-        return int(ExitCode.BAD_CONFIGURATION)
+        if flag.received is None:  # else the terminal's Ctrl-C has ended the probes too
+            sys.stderr.write(f"hpcrl: {error}\n")
+            return int(ExitCode.BAD_CONFIGURATION)
+    if flag.received is not None:
+        sys.stderr.write(f"hpcrl: {flag.received} came before any rank was started\n")
+        return int(ExitCode.RESUME_ME)
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as folder:
         path = Path(folder) / "config.json"
         path.write_text(config.to_json())
@@ -73,11 +80,17 @@ def start_world(config: RunConfig) -> int:
         if sys.stdout.isatty():
             environ[TTY_VARIABLE] = str(shutil.get_terminal_size().columns)
         # a session of its own: Ctrl-C reaches the ranks once, through the launcher, not a second time by the terminal
-        process = subprocess.Popen(command, env=environ | root_variables(), start_new_session=True)
-        return wait_for(process)
+        process = subprocess.Popen(
+            command,
+            env=environ | root_variables(),
+            start_new_session=True,
+            # killed, or its terminal closed: the ranks stop in order instead of running on unseen
+            preexec_fn=lambda: end_with_parent(signal.SIGINT),  # noqa: PLW1509 - no threads here
+        )
+        return wait_for(process, flag)
 
 
-def wait_for(process: subprocess.Popen[bytes]) -> int:
+def wait_for(process: subprocess.Popen[bytes], flag: SignalFlag) -> int:
     """Pass the first signal on to the launcher (as INT, which it forwards) and return a code of ours."""
     forwarded = False
 
@@ -87,11 +100,16 @@ def wait_for(process: subprocess.Popen[bytes]) -> int:
             forwarded = True
             process.send_signal(signal.SIGINT)
 
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
+    for number in SIGNALS:
         signal.signal(number, forward)
+    if flag.received is not None:
+        forward(signal.Signals[flag.received], None)
     code = process.wait()
     known = {int(value) for value in ExitCode}
-    return code if code in known and code != ExitCode.ERROR else int(ExitCode.RANK_FAILED)
+    if code in known and code != ExitCode.ERROR:
+        return code
+    # a signal while the ranks themselves were starting ends them before they can answer it
+    return int(ExitCode.RESUME_ME if forwarded else ExitCode.RANK_FAILED)
 
 
 def find_launcher() -> list[str]:

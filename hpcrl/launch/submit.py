@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import look
@@ -101,11 +102,13 @@ def submit(
 
 def run_submitted(values: dict[str, Any]) -> int:
     """One task of a submitted job; plain data in, exit code out. Collective over the job's tasks."""
+    flag = SignalFlag()
+    flag.install()
     config = RunConfig.parse(values)
     situation = look()
     if situation.in_world or config.world_size == 1:
-        return join(config, situation)
-    return start_world(config)
+        return join(config, situation, flag)
+    return start_world(config, flag)
 
 
 def _with_run_dir(config: RunConfig) -> RunConfig:

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
 
 _STATIC, _PROGRESS, _DONE = 0, 3072, 4095
@@ -74,18 +75,19 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int]) -> int:
+def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
-    Must be called before MPI, torch or threads exist. Signals are passed on; the child dies with its parent. When
-    the child is killed, or ends without `Board.done`, one line names it and the code is RANK_FAILED.
+    Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
+    child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
+    is RANK_FAILED.
     """
     board = Board()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _die_with_parent()
+        end_with_parent(signal.SIGKILL)
         code = int(ExitCode.ERROR)
         try:
             code = body(board)
@@ -94,8 +96,11 @@ def supervised(body: Callable[[Board], int]) -> int:
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, _pass_on(child))
+    pass_on = _pass_on(child)
+    for number in SIGNALS:
+        signal.signal(number, pass_on)
+    if flag.received is not None:
+        pass_on(signal.Signals[flag.received], None)
     _, status = os.waitpid(child, 0)
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
@@ -144,9 +149,10 @@ def leave(code: int, *, all_ranks_leave: bool = False) -> int:
     return code
 
 
-def _die_with_parent() -> None:
+def end_with_parent(number: signal.Signals) -> None:
+    """Have this process sent a signal when its parent dies (Linux; else no effect)."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:

@@ -90,8 +90,10 @@ class Learning:
             self._log(result.metrics, result.applied, totals[:-1], valid / max(totals[-1], 1.0))
 
     def finish(self) -> None:
-        """Fingerprint the weights; the root saves and, when the budget was reached, evaluates. Local."""
-        config = self._session.config
+        """Fingerprint the weights; the root saves and, when the budget was reached, evaluates.
+
+        Collective over the learners: the others wait for the root, however long the evaluation takes.
+        """
         row = table_row(
             "learners",
             role_rank=self._placement.role_rank,
@@ -99,8 +101,12 @@ class Learning:
             weights_sha256=self.algorithm.parameters.sha256(),
         )
         self._session.record("learners", row)
-        if not self.is_root:
-            return
+        if self.is_root:
+            self._save_and_evaluate()
+        self._reducer.any_true(False)
+
+    def _save_and_evaluate(self) -> None:
+        config = self._session.config
         meta = {"env_steps": self.env_steps, "updates": self.updates, "seed": config.seed}
         checkpoint.save(self._session.run_dir, self.updates, {"learner": self.algorithm.state()}, meta=meta)
         self._session.outcome.update(env_steps=self.env_steps, updates=self.updates)
@@ -177,14 +183,16 @@ class Learning:
         rng = np.random.default_rng(evaluation.seed)
 
         def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            if self._session.control.signal_name is not None:
+            self._session.control.poll()
+            if self._session.control.stop_requested:
                 raise EvaluationInterrupted
             return self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
 
         try:
             episodes = run_episodes(env, act, evaluation.max_episode_steps)
         except EvaluationInterrupted:
-            self._event("evaluation_interrupted", f"by {self._session.control.signal_name}")
+            name = self._session.control.signal_name or "a signal on another rank"
+            self._event("evaluation_interrupted", f"by {name}")
             return
         finally:
             env.close()
