@@ -47,6 +47,12 @@ def resize(config: RunConfig, world_size: int) -> RunConfig:
     """
     if world_size == config.world_size:
         return config
+    smallest = _smallest(config)
+    if world_size < 1 or 1 < world_size < smallest:
+        raise ConfigError(
+            f"{world_size} ranks are too few for {_request(config)}: use at least {smallest} ranks, "
+            "or 1 to run every role in one process"
+        )
     ranks = config.ranks.to_dict()
     if config.scheme == "synchronous":
         ranks["workers"] = world_size
@@ -54,11 +60,6 @@ def resize(config: RunConfig, world_size: int) -> RunConfig:
         ranks |= {"actors": 1, "replay": 1, "learners": 1}
     else:
         ranks["actors"] = world_size - config.ranks.replay - config.ranks.learners
-    if min(ranks.values()) < 1:
-        raise ConfigError(
-            f"{world_size} ranks are too few for {_request(config)}: use at least "
-            f"{config.ranks.replay + config.ranks.learners + 1} ranks, or 1 to run every role in one process"
-        )
     return config.parse(config.to_dict() | {"ranks": ranks})
 
 
@@ -68,10 +69,10 @@ def fit(config: RunConfig, world_size: int) -> RunConfig:
         return resize(config, world_size)
     if config.scheme == "synchronous":
         repair = f"set ranks.workers={world_size}"
-    elif world_size > config.ranks.replay + config.ranks.learners:
+    elif world_size >= _smallest(config):
         repair = f"set ranks.actors={world_size - config.ranks.replay - config.ranks.learners}"
     else:
-        repair = "ask for fewer replay or learner ranks"
+        repair = f"ask for fewer replay or learner ranks: with these, use at least {_smallest(config)} ranks"
     raise ConfigError(
         f"{world_size} ranks were started for {_request(config)}; start {config.world_size} ranks, or 1 to run "
         f"every role in one process, or {repair}"
@@ -108,6 +109,13 @@ def share(total: int, parts: int, index: int) -> range:
     base, larger = divmod(total, parts)
     start = index * base + min(index, larger)
     return range(start, start + base + (index < larger))
+
+
+def _smallest(config: RunConfig) -> int:
+    """Ranks of the smallest world of more than one rank: each replay rank needs an actor of its own."""
+    if config.scheme == "synchronous":
+        return 1
+    return 2 * config.ranks.replay + config.ranks.learners
 
 
 def _request(config: RunConfig) -> str:
