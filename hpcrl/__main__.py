@@ -28,6 +28,7 @@ exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configurat
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the `hpcrl` command; exits with its code."""
     arguments = _parser().parse_args(argv)
+    sys.path.insert(0, str(Path.cwd()))  # modules of the user's, as with python -m, however this was started
     try:
         code = int(arguments.command(arguments))
     except ConfigError as error:
