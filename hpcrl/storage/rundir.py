@@ -78,6 +78,8 @@ class RunDirectory:
         `finished` is for a run that reached its budget, and nothing else. `progress` is what readers show:
         env_steps, updates, wall_s, env_steps_per_s; any JSON value is kept.
         """
+        if status == "running" and (read_json(self.path / "status.json") or {}).get("status") == "failed":
+            return  # a supervisor has just seen a rank die, and said so
         values = {
             "status": status,
             "exit_code": exit_code,
