@@ -30,14 +30,14 @@ def load_config(recipe: str, overrides: Sequence[str] = (), num_ranks: int | Non
     return config if num_ranks is None else resize(config, num_ranks)
 
 
-def _load(recipe: str) -> RunConfig:
+def _load(recipe: str, came_from: tuple[Path, ...] = ()) -> RunConfig:
     path = Path(recipe)
     if path.is_dir():
         path = path / "config.json"
     if path.suffix == ".json":
         return RunConfig.parse(_read_mapping(path, json.loads))
     if path.suffix in (".yaml", ".yml"):
-        return _from_yaml(path)
+        return _from_yaml(path, came_from)
     name, _, function = recipe.rpartition(":")
     if name.endswith(".py"):
         return _call(_import_file(Path(name)), function, recipe)
@@ -46,11 +46,13 @@ def _load(recipe: str) -> RunConfig:
     raise ConfigError(f"recipe {recipe!r} is not of a known form; use {_FORMS}")
 
 
-def _from_yaml(path: Path) -> RunConfig:
+def _from_yaml(path: Path, came_from: tuple[Path, ...]) -> RunConfig:
+    if path.resolve() in came_from:
+        raise ConfigError(f"{path} names itself as its recipe")
     values = _read_mapping(path, yaml.safe_load)
     if not isinstance(values.get("recipe"), str):
         raise ConfigError(f"{path} needs a line `recipe: ...`; the other lines are overrides")
-    resolved = _load(values.pop("recipe")).to_dict()
+    resolved = _load(values.pop("recipe"), (*came_from, path.resolve())).to_dict()
     for dotted, value in _flatten(values):
         set_dotted(resolved, dotted, value)
     return RunConfig.parse(resolved)
