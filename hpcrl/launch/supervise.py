@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -91,6 +92,11 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
         code = int(ExitCode.ERROR)
         try:
             code = body(board)
+        except BaseException as error:  # also SystemExit: leaving is this function's business
+            traceback.print_exc()
+            announce_failure(board, f"failed: {type(error).__name__}: {error}")
+            board.done()
+            code = int(ExitCode.RANK_FAILED)
         finally:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
@@ -105,7 +111,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
-        cause = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:
         cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
     announce_failure(board, cause)
@@ -153,6 +159,13 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have this process sent a signal when its parent dies (Linux; else no effect)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # most real-time signals have none
+        return f"signal {number}"
 
 
 def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:
