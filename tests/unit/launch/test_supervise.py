@@ -1,0 +1,223 @@
+"""Real processes that die in every way; the supervisor must say so."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from hpcrl.launch.supervise import Board
+
+PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from hpcrl.comm.signals import SignalFlag
+from hpcrl.launch.supervise import supervised
+
+flag = SignalFlag()
+flag.install()
+
+def body(board):
+{body}
+
+sys.exit(supervised(body, flag))
+"""
+IDENTIFY = """
+board.identify(role="actor", role_rank=3, rank=5, node="n7")
+board.report("update 41")
+board.report("update 42")
+"""
+PLACE = "hpcrl: actor 3 (rank 5 on n7) "
+PROGRESS = "; last progress: update 42"
+
+
+def start(body, *arguments):
+    indented = "\n".join("    " + line for line in body.splitlines())
+    command = [sys.executable, "-c", PROGRAM.format(body=indented), *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def end(process, timeout_s=60):
+    output, errors = process.communicate(timeout=timeout_s)
+    return process.returncode, output, errors
+
+
+def wait_for_file(path):
+    deadline = time.monotonic() + 60
+    while not path.exists() or not path.read_text():
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.01)
+    return path.read_text()
+
+
+def gone(pid):
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.01)
+    return False
+
+
+@pytest.mark.parametrize("code", [0, 1, 2, 4, 75])
+def test_a_rank_that_has_said_all_keeps_its_code(code):
+    process = start(f"print('working'); board.done(); return {code}")
+    assert end(process) == (code, "working\n", "")
+
+
+@pytest.mark.parametrize(
+    ("death", "cause"),
+    [
+        ("os._exit(9)", "ended without a word, exit status 9"),
+        ("os._exit(0)", "ended without a word, exit status 0"),
+        ("return 0", "ended without a word, exit status 0"),
+        ("os.kill(os.getpid(), signal.SIGKILL); time.sleep(60)", "was killed by SIGKILL"),
+        ("os.kill(os.getpid(), signal.SIGSEGV); time.sleep(60)", "was killed by SIGSEGV"),
+        ("os.kill(os.getpid(), 40); time.sleep(60)", "was killed by signal 40"),
+        ("sys.exit(3)", "failed: SystemExit: 3"),
+        ("sys.exit(0)", "failed: SystemExit: 0"),
+        ("raise ValueError('no such thing')", "failed: ValueError: no such thing"),
+        ("import no_such_module", "failed: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("raise KeyboardInterrupt", "failed: KeyboardInterrupt: "),
+    ],
+)
+def test_every_other_end_is_named_in_one_line(death, cause):
+    code, _, errors = end(start(IDENTIFY + death))
+    assert code == 3
+    named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
+    assert named == [PLACE + cause + PROGRESS]
+    assert ("Traceback" in errors) == cause.startswith("failed")
+
+
+def test_a_rank_that_dies_before_it_knows_its_name():
+    code, _, errors = end(start("os._exit(9)"))
+    assert (code, errors) == (3, "hpcrl: rank (during start-up) ended without a word, exit status 9\n")
+
+
+def test_the_cause_is_noted_in_the_run_directory(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "running", "attempt": 1}')
+    body = IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + "os._exit(9)"
+    assert end(start(body, tmp_path))[0] == 3
+    status = (tmp_path / "status.json").read_text()
+    assert (
+        '"failed"' in status
+        and "actor 3 (rank 5 on n7) ended without a word" in status
+        and "update 42" in status
+    )
+
+
+def test_output_is_not_lost():
+    code, output, errors = end(start("print('x' * 100000); sys.stderr.write('y'); board.done(); return 4"))
+    assert (code, output, errors) == (4, "x" * 100000 + "\n", "y")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"])
+def test_signals_are_passed_on(tmp_path, name):
+    body = """
+Path(sys.argv[1]).write_text("ready")
+while flag.received is None:
+    time.sleep(0.01)
+print(flag.received)
+board.done()
+return 75
+"""
+    process = start(body, tmp_path / "ready")
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.2)  # the parent's handlers
+    process.send_signal(signal.Signals[name])
+    assert end(process) == (75, f"{name}\n", "")
+
+
+def test_many_signals_are_harmless(tmp_path):
+    body = """
+Path(sys.argv[1]).write_text("ready")
+time.sleep(1.0)
+board.done()
+return 0
+"""
+    process = start(body, tmp_path / "ready")
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.2)
+    for _ in range(20):
+        process.send_signal(signal.SIGTERM)
+        process.send_signal(signal.SIGUSR1)
+        time.sleep(0.01)
+    assert end(process) == (0, "", "")
+
+
+def test_a_signal_that_came_before_the_rank_started_reaches_it():
+    program = PROGRAM.replace("flag.install()", "flag.install(); os.kill(os.getpid(), signal.SIGUSR1)")
+    body = "    print(flag.received); board.done(); return 75"
+    done = subprocess.run(
+        [sys.executable, "-c", program.format(body=body)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (75, "SIGUSR1\n")
+
+
+def test_the_rank_dies_with_its_supervisor(tmp_path):
+    process = start("Path(sys.argv[1]).write_text(str(os.getpid())); time.sleep(600)", tmp_path / "pid")
+    child = int(wait_for_file(tmp_path / "pid"))
+    assert Path(f"/proc/{child}").exists()
+    process.kill()
+    process.communicate()
+    assert gone(child)
+
+
+def test_the_child_ignoring_signals_is_not_the_supervisors_end(tmp_path):
+    body = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+Path(sys.argv[1]).write_text(str(os.getpid()))
+time.sleep(1.0)
+board.done()
+return 0
+"""
+    process = start(body, tmp_path / "pid")
+    wait_for_file(tmp_path / "pid")
+    time.sleep(0.2)
+    process.terminate()
+    assert end(process)[0] == 0
+
+
+class TestBoard:
+    def test_nothing_yet(self):
+        board = Board()
+        assert (board.is_done, board.who(), board.progress(), board.run_dir) == (False, {}, "", None)
+        assert board.line("died") == "hpcrl: rank (during start-up) died"
+
+    def test_shorter_texts_replace_longer_ones(self):
+        board = Board()
+        board.report("a long progress report")
+        board.report("short")
+        board.identify(role="learner", role_rank=10, rank=100, node="a-long-name")
+        board.identify(role="learner", role_rank=0, rank=1, node="n")
+        assert board.line("died") == "hpcrl: learner 0 (rank 1 on n) died; last progress: short"
+
+    def test_texts_that_are_too_long_spoil_nothing(self):
+        board = Board()
+        board.identify(role="actor", role_rank=1, rank=2, node="n", run_dir="/runs/one")
+        board.report("\u00e4" * 3000)
+        assert not board.is_done
+        assert board.who()["run_dir"] == "/runs/one"
+        assert board.progress().startswith("\u00e4" * 500) and len(board.progress()) < 600
+        board.identify(role="actor", role_rank=1, rank=2, node="n", run_dir="x" * 5000)
+        assert board.progress().startswith("\u00e4" * 500)
+
+    def test_a_child_writes_and_the_parent_reads(self):
+        board = Board()
+        child = os.fork()
+        if child == 0:
+            board.report("from the child")
+            board.done()
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert (board.is_done, board.progress()) == (True, "from the child")
