@@ -34,7 +34,7 @@ def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) ->
         if situation.rank == 0:
             sys.stderr.write(f"hpcrl: {error}\n")
         return leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
-    if situation.in_world or config.world_size == 1:
+    if situation.in_world or 1 in (config.world_size, num_ranks):
         return join(config, situation, flag)
     return start_world(config, flag)
 

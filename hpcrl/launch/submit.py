@@ -78,11 +78,14 @@ def submit(
     """
     import submitit
 
-    config = recipe.with_overrides(overrides) if isinstance(recipe, RunConfig) else load_config(recipe, overrides)
+    config = (
+        recipe.with_overrides(overrides) if isinstance(recipe, RunConfig) else load_config(recipe, overrides)
+    )
     if num_ranks is not None:
         from hpcrl.comm.ranks import resize
 
         config = resize(config, num_ranks)
+    one_rank = 1 in (config.world_size, num_ranks)
     config = _with_run_dir(config)
     check_free(config)
     if executor == "local":
@@ -91,22 +94,25 @@ def submit(
     elif executor == "slurm":
         chosen = submitit.SlurmExecutor(folder=folder)
         parameters: dict[str, Any] = {"time": minutes, "nodes": 1, "cpus_per_task": 1}
-        parameters["ntasks_per_node"] = config.world_size
+        parameters["ntasks_per_node"] = 1 if one_rank else config.world_size
         parameters |= {"srun_args": [f"--mpi={mpi}", "--kill-on-bad-exit=1"]}
         chosen.update_parameters(**(parameters | (slurm or {})))
     else:
         raise ConfigError(f"executor={executor!r}; use 'local' or 'slurm'")
-    job = chosen.submit(run_submitted, config.to_dict())
+    job = chosen.submit(run_submitted, config.to_dict(), one_rank)
     return SubmittedRun(job, Path(str(config.storage.run_dir)))
 
 
-def run_submitted(values: dict[str, Any]) -> int:
-    """One task of a submitted job; plain data in, exit code out. Collective over the job's tasks."""
+def run_submitted(values: dict[str, Any], one_rank: bool) -> int:
+    """One task of a submitted job; plain data in, exit code out. Collective over the job's tasks.
+
+    `one_rank`: every role in this process; else ranks are started unless this process is one already.
+    """
     flag = SignalFlag()
     flag.install()
     config = RunConfig.parse(values)
     situation = look()
-    if situation.in_world or config.world_size == 1:
+    if situation.in_world or one_rank:
         return join(config, situation, flag)
     return start_world(config, flag)
 
