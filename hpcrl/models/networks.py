@@ -102,6 +102,20 @@ class InPlace(nn.Module):
         return self._apply_in_place(features)
 
 
+class BlankLinear(nn.Linear):
+    """A linear layer whose own initialization, which draws from torch's global random state, is left out."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is; `_initialize` follows."""
+
+
+class BlankConv2d(nn.Conv2d):
+    """A convolution whose own initialization is left out; see BlankLinear."""
+
+    def reset_parameters(self) -> None:
+        """Leave the memory as it is; `_initialize` follows."""
+
+
 def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[nn.Sequential, int]:
     """Torso and the width of its output."""
     if model.torso == "nature_cnn":
@@ -142,7 +156,7 @@ def _nature_convolutions(
     channels, height, width = shape
     layers: list[nn.Module] = [Images()]
     for out_channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-        convolution = nn.Conv2d(channels, out_channels, kernel, stride, device="meta").to_empty(device="cpu")
+        convolution = BlankConv2d(channels, out_channels, kernel, stride)
         _initialize(convolution, HIDDEN_GAIN, generator)
         layers += [convolution, InPlace(model.activation)]
         channels = out_channels
@@ -151,8 +165,7 @@ def _nature_convolutions(
 
 
 def _linear(width: int, size: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    # Born without memory: the layers' own initialization would draw from torch's global random state.
-    layer = nn.Linear(width, size, device="meta").to_empty(device="cpu")
+    layer = BlankLinear(width, size)
     _initialize(layer, gain, generator)
     return layer
 
