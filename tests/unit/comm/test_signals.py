@@ -1,0 +1,35 @@
+import os
+import signal
+
+import pytest
+
+from hpcrl.comm.signals import SIGNALS, SignalFlag
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_a_signal_sets_the_flag_and_nothing_else(number):
+    flag = SignalFlag()
+    flag.install()
+    assert flag.received is None
+    os.kill(os.getpid(), number)
+    assert flag.received == number.name
+
+
+def test_the_first_one_is_kept():
+    flag = SignalFlag()
+    flag.install()
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+    assert flag.received == "SIGUSR1"
+
+
+def test_these_are_the_signals():
+    assert {number.name for number in SIGNALS} == {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"}
