@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 import traceback
 
 from hpcrl.comm.signals import SignalFlag
@@ -11,6 +12,9 @@ from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.situation import Situation, mismatch
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank
+
+_LET_OTHERS_SPEAK_S = 2.0
+"""A failure of MPI itself mostly means that another rank died, whose supervisor knows the cause and ends the job."""
 
 
 def run_rank(config: RunConfig, situation: Situation, board: Board, flag: SignalFlag) -> int:
@@ -50,6 +54,8 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
             sys.stderr.write(f"hpcrl: {error}\n")
         code = int(ExitCode.BAD_CONFIGURATION)
     except BaseException as error:
+        if isinstance(error, MPI.Exception):
+            time.sleep(_LET_OTHERS_SPEAK_S)
         traceback.print_exc()
         announce_failure(board, f"failed: {type(error).__name__}: {error}")
         board.done()

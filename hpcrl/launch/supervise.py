@@ -93,9 +93,10 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
         try:
             code = body(board)
         except BaseException as error:  # also SystemExit: leaving is this function's business
-            traceback.print_exc()
-            announce_failure(board, f"failed: {type(error).__name__}: {error}")
-            board.done()
+            if not board.is_done:  # after MPI's Abort, which may return, all has been said
+                traceback.print_exc()
+                announce_failure(board, f"failed: {type(error).__name__}: {error}")
+                board.done()
             code = int(ExitCode.RANK_FAILED)
         finally:
             with contextlib.suppress(Exception):

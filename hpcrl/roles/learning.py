@@ -168,11 +168,13 @@ class Learning:
             **lag,
             **metrics,
         )
-        self._session.record("updates", row)
         rows = TABLES["lag"].rows(
             len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int)
         )
         self._session.record("lag", rows)
+        self._session.record(
+            "updates", row
+        )  # last: an update in the file has its lags there too, also after a kill
 
     def _evaluate(self) -> None:
         config = self._session.config
