@@ -42,6 +42,8 @@ TOY: dict[str, Any] = {
 class Ended:
     """A run that is over."""
 
+    folder: Path
+    """The working directory it was started in."""
     code: int
     stdout: str
     stderr: str
@@ -93,7 +95,7 @@ class Running:
 
     def wait(self, timeout_s: float = 90.0) -> Ended:
         code = self.process.wait(timeout_s)
-        return Ended(code, self._out.read_text(), self._err.read_text(), self.run_dir)
+        return Ended(self.folder, code, self._out.read_text(), self._err.read_text(), self.run_dir)
 
     def until(self, ready: Any, timeout_s: float = 60.0) -> None:
         """Wait for `ready()`, but not for a run that has ended."""

@@ -1,0 +1,45 @@
+"""Equal seeds give bit-equal weights, however the processes were scheduled; other seeds give others."""
+
+import contextlib
+
+import pytest
+
+from tests.system.support import TOY, start
+
+CHAIN = TOY | {"env": {"id": "chain", "engine": "toy", "num_envs": 6}, "evaluation": {"episodes": 0}}
+"""Unlike in the counting environment, what is seen depends on what is done."""
+
+ONE_LATE = ("deterministic=true",)
+LOCKSTEP = ("deterministic=true", "lag.max_lag=0")
+PPO = (
+    "scheme=synchronous",
+    'algorithm={"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2}',
+    "ranks.workers=2",
+)
+TWO_OF_EACH = ("ranks.actors=2", "ranks.learners=2")
+
+
+def weights(folder, *variants):
+    """Weights of several runs that go on side by side and so disturb each other."""
+    with contextlib.ExitStack() as stack:
+        runs = [
+            stack.enter_context(start(folder / str(index), *settings, recipe=CHAIN))
+            for index, settings in enumerate(variants)
+        ]
+        return [running.wait().weights() for running in runs]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [PPO, ONE_LATE, (*ONE_LATE, *TWO_OF_EACH)],
+    ids=["synchronous", "one late", "one late, two of each"],
+)
+def test_equal_seeds_are_bit_equal(tmp_path, settings):
+    first, second = weights(tmp_path, settings, settings)
+    assert first == second
+
+
+def test_in_lockstep_one_actor_leaves_nothing_to_chance(tmp_path):
+    """max_lag=0 fixes the version of every trajectory, one actor their order; and the seed matters."""
+    strict, loose, other = weights(tmp_path, LOCKSTEP, ("lag.max_lag=0",), (*LOCKSTEP, "seed=1"))
+    assert strict == loose != other
