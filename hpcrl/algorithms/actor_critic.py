@@ -77,10 +77,11 @@ class ActorCriticAlgorithm(Algorithm):
         return log_prob, entropy, value
 
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Rewards [T, C], clipped to reward_clip, and 0 where not valid."""
+        """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
-        clip = self.config.reward_clip
-        return reward if clip is None else reward.clamp(-clip, clip)
+        clip, scale = self.config.reward_clip, self.config.reward_scale
+        reward = reward if clip is None else reward.clamp(-clip, clip)
+        return reward if scale == 1.0 else reward * scale
 
     def learning_rate(self, progress: float) -> float:
         """Step size at the share `progress` of the budget."""

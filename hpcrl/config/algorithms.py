@@ -50,6 +50,9 @@ class AlgorithmConfig(Config):
     """Weight of the value loss 0.5 * mean((V - target)^2)."""
     reward_clip: float | None = Field(None, gt=0)
     """Clip training rewards to [-reward_clip, reward_clip]; logged returns stay raw."""
+    reward_scale: float = Field(1.0, gt=0)
+    """Multiply training rewards, after clipping, by this; logged returns stay raw. Values of a few units are learned
+    soonest: use less than 1 where rewards are large or episodes long."""
     max_nonfinite_updates: int = Field(3, ge=1)
     """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
 

@@ -155,6 +155,21 @@ def test_reward_clip(name: str) -> None:
     check_reward_clip(name)
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_reward_scale_equals_scaled_rewards(name: str) -> None:
+    plain, scaled = (random_batch(DISCRETE, 5, 4, seed=1) for _ in range(2))
+    scaled.fields["reward"].mul_(0.25)
+    digests = []
+    for batch, config in ((scaled, CONFIGS[name]), (plain, CONFIGS[name].with_overrides(["reward_scale=0.25"]))):
+        algorithm = build(config)
+        algorithm.update(batch, LOCAL, 0.0)
+        digests.append(algorithm.parameters.sha256())
+    assert digests[0] == digests[1]
+    unscaled = build(CONFIGS[name])
+    unscaled.update(plain, LOCAL, 0.0)
+    assert unscaled.parameters.sha256() != digests[0]
+
+
 @pytest.mark.parametrize("env", [DISCRETE, CONTINUOUS])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fresh_data_have_ratio_one(name: str, env: EnvSpec) -> None:
