@@ -12,6 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from hpcrl.config import RunConfig
+from hpcrl.launch.situation import look
 from hpcrl.storage.schema import Rows
 
 TTY_VARIABLE = "HPCRL_TTY_WIDTH"
@@ -21,7 +22,10 @@ TTY_VARIABLE = "HPCRL_TTY_WIDTH"
 def make_console() -> Console:
     """A console that knows about the terminal even behind a launcher's pipe."""
     width = os.environ.get(TTY_VARIABLE, "")
-    return Console(force_terminal=True, width=int(width)) if width.isdigit() else Console()
+    if width.isdigit():
+        return Console(force_terminal=True, width=int(width))
+    # Open MPI gives ranks a terminal of its own, which nobody looks at.
+    return Console(force_terminal=False if look().in_world else None)
 
 
 class Progress:

@@ -15,6 +15,7 @@ from types import FrameType
 from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.launcher import find_launcher, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look
@@ -75,14 +76,14 @@ def start_world(config: RunConfig, flag: SignalFlag) -> int:
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as folder:
         path = Path(folder) / "config.json"
         path.write_text(config.to_json())
-        command = [*launcher, "-n", str(config.world_size), sys.executable, "-m", "hpcrl", "run", str(path)]
+        command = [launcher, "-n", str(config.world_size), sys.executable, "-m", "hpcrl", "run", str(path)]
         environ = dict(os.environ)
         if sys.stdout.isatty():
             environ[TTY_VARIABLE] = str(shutil.get_terminal_size().columns)
         # a session of its own: Ctrl-C reaches the ranks once, through the launcher, not a second time by the terminal
         process = subprocess.Popen(
             command,
-            env=environ | root_variables(),
+            env=environ | permissions(),
             start_new_session=True,
             # killed, or its terminal closed: the ranks stop in order instead of running on unseen
             preexec_fn=lambda: end_with_parent(signal.SIGINT),  # noqa: PLW1509 - no threads here
@@ -110,36 +111,3 @@ def wait_for(process: subprocess.Popen[bytes], flag: SignalFlag) -> int:
         return code
     # a signal while the ranks themselves were starting ends them before they can answer it
     return int(ExitCode.RESUME_ME if forwarded else ExitCode.RANK_FAILED)
-
-
-def find_launcher() -> list[str]:
-    """mpiexec of the MPI library that mpi4py loads. Raises ConfigError naming both when they do not match."""
-    probe = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
-    result = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise ConfigError(f"mpi4py cannot be imported: {result.stderr.strip().splitlines()[-1]}")
-    library = result.stdout.strip("\x00\n ")
-    beside = Path(sys.executable).parent / "mpiexec"
-    found = str(beside) if beside.exists() else shutil.which("mpiexec") or shutil.which("mpirun")
-    if found is None:
-        raise ConfigError("no mpiexec beside this Python or on PATH; `pip install mpich` brings one")
-    version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-    kinds = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prte"), "MPICH": ("HYDRA", "Intel")}
-    kind = "Open MPI" if "Open MPI" in library else "MPICH"
-    if not any(word in version for word in kinds[kind]):
-        raise ConfigError(
-            f"{found} ({version.splitlines()[0] if version else 'unknown'}) does not belong to the MPI library that "
-            f"mpi4py loads ({library.splitlines()[0]}); put the matching mpiexec first on PATH"
-        )
-    return [found]
-
-
-def root_variables() -> dict[str, str]:
-    """Open MPI's permissions to run as root and oversubscribed; MPICH ignores them."""
-    if os.geteuid() != 0:
-        return {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
-    return {
-        "OMPI_ALLOW_RUN_AS_ROOT": "1",
-        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
-        "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
-    }

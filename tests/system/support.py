@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.launch.start import find_launcher
+from hpcrl.launch.launcher import find_launcher
 from hpcrl.storage import read_table
 from hpcrl.storage.summary import describe
 
@@ -150,7 +150,7 @@ def start(
     if ranks is not None:
         command += ["--ranks", str(ranks)]
     if mpiexec is not None:
-        command = [*find_launcher(), "-n", str(mpiexec), *command]
+        command = [find_launcher(), "-n", str(mpiexec), *command]
     running = Running(command, folder, environ or {})
     try:
         yield running

@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-from hpcrl.launch.start import find_launcher
+from hpcrl.launch.launcher import find_launcher
 from tests.system.support import FOREVER, TOY, assert_gone, run, start
 
 CARTPOLE = TOY | {"env": {"id": "CartPole-v1", "engine": "gymnasium", "num_envs": 2}}
@@ -59,7 +59,7 @@ def test_modules_in_the_working_directory_are_found_by_every_rank(tmp_path):
         "def recipe():\n"
         f"    return RunConfig.parse({TOY | {'env': {'id': 'mine:make', 'engine': 'custom'}}!r})\n"
     )
-    command = [*find_launcher(), "-n", "3", str(Path(sys.executable).parent / "hpcrl"), "run", "mine:recipe"]
+    command = [find_launcher(), "-n", "3", str(Path(sys.executable).parent / "hpcrl"), "run", "mine:recipe"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "runs/toy-0-001"

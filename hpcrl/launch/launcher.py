@@ -1,0 +1,69 @@
+"""Which mpiexec: the one that belongs to the MPI library that mpi4py loads."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from hpcrl.config import ConfigError
+
+_PROBE = (
+    "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+)
+_NAMES = ("mpiexec", "mpiexec.hydra", "mpirun")
+_MARKS = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prte"), "MPICH": ("HYDRA", "Intel")}
+"""Words in `mpiexec --version`, for each family of libraries."""
+
+
+def find_launcher() -> str:
+    """Path of the matching mpiexec: beside this Python first, then on PATH.
+
+    Raises ConfigError that names library and launchers when none matches.
+    """
+    probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        raise ConfigError(f"mpi4py cannot be imported: {probe.stderr.strip().splitlines()[-1]}")
+    library = probe.stdout.strip("\x00\n ")
+    found = {path: _version(path) for path in _candidates()}
+    return choose(library, found)
+
+
+def choose(library: str, launchers: dict[str, str]) -> str:
+    """The first launcher (path -> output of --version) of the library's family. Pure. Raises ConfigError."""
+    family = "Open MPI" if "Open MPI" in library else "MPICH"
+    for path, version in launchers.items():
+        if any(mark in version for mark in _MARKS[family]):
+            return path
+    if not launchers:
+        raise ConfigError("no mpiexec beside this Python or on PATH; `pip install mpich` brings one")
+    seen = "; ".join(
+        f"{path}: {(version.splitlines() or ['unknown'])[0]}" for path, version in launchers.items()
+    )
+    raise ConfigError(
+        f"no mpiexec belongs to the MPI library that mpi4py loads ({library.splitlines()[0]}); found {seen}. "
+        "Put the matching one on PATH"
+    )
+
+
+def permissions() -> dict[str, str]:
+    """Variables by which Open MPI may run as root and with more ranks than cores; MPICH ignores them."""
+    variables = {"PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe"}
+    if os.geteuid() == 0:
+        variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
+    return variables
+
+
+def _candidates() -> Sequence[str]:
+    beside = [str(Path(sys.executable).parent / name) for name in _NAMES]
+    on_path = [shutil.which(name) for name in _NAMES]
+    return list(
+        dict.fromkeys([path for path in beside if Path(path).exists()] + [path for path in on_path if path])
+    )
+
+
+def _version(path: str) -> str:
+    return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
