@@ -1,8 +1,8 @@
 """What people run today: a single-process PPO loop on EnvPool in the manner of CleanRL's scripts.
 
 It is the fair baseline of `hpcrl bench`, so it shares nothing with the rest of hpcrl: torch modules for
-policy and value, torch.distributions for sampling, EnvPool and torch with their default threads. Like those
-scripts it trains on the reset step after an episode's end and does not tell truncation from termination.
+policy and value, torch.distributions for sampling, EnvPool with its default threads. Like those scripts it
+trains on the reset step after an episode's end and does not tell truncation from termination.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ class Agent(nn.Module):
         return obs / 255.0 if self.image else obs
 
 
-def run_reference(env_id: str, env_steps: int, seed: int, network: Network = "mlp") -> dict[str, Any]:
+def run_reference(
+    env_id: str, env_steps: int, seed: int, network: Network = "mlp", num_threads: int | None = None
+) -> dict[str, Any]:
     """Train for `env_steps` env_steps (rounded up to whole updates, at least two) and say how fast it went.
 
     Args:
@@ -115,11 +117,14 @@ def run_reference(env_id: str, env_steps: int, seed: int, network: Network = "ml
         env_steps: Budget over all environments.
         seed: Of network, sampling and environments.
         network: `mlp` for vectors, `nature_cnn` for uint8 images.
+        num_threads: Of torch; None leaves its default.
 
     Returns:
         `env_steps_per_s` and `wall_s` of acting and learning together, without the first update (warm-up);
         `env_steps` in all; `episode_returns`, raw, in order of their ends.
     """
+    if num_threads is not None:
+        torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
     rng = np.random.default_rng(seed)
     options = {"episodic_life": True, "reward_clip": True} if network == "nature_cnn" else {}

@@ -67,7 +67,7 @@ def measured(monkeypatch):
 
     def call(function, arguments, *, one_core):
         called.append((function, arguments, one_core))
-        return {"env_steps_per_s": 10.0}
+        return {"env_steps_per_s": 10.0 if arguments["num_threads"] == 1 else 8.0}
 
     def measure_ceilings(config, seconds):
         called.append(("ceilings", seconds))
@@ -84,34 +84,36 @@ def test_rounds_interleave(measured):
         return {"env_steps_per_s": 40.0}
 
     result = bench_loop(run_config(), 2, end_to_end, ceiling_s=0.5)
-    assert [entry[0] for entry in measured] == 2 * [
-        "hpcrl.bench.reference:run_reference",
-        "ceilings",
-        "end_to_end",
-    ]
-    assert [entry[1]["seed"] for entry in measured if len(entry) == 3] == [7, 8]
-    assert measured[0][2] is False
-    assert measured[1] == ("ceilings", 0.5)
-    assert measured[2] == ("end_to_end", run_config())
+    reference = "hpcrl.bench.reference:run_reference"
+    assert [entry[0] for entry in measured] == 2 * [reference, reference, "ceilings", "end_to_end"]
+    assert [entry[1]["seed"] for entry in measured if len(entry) == 3] == [7, 7, 8, 8]
+    assert measured[2] == ("ceilings", 0.5)
+    assert measured[3] == ("end_to_end", run_config())
     assert json.loads(json.dumps(result)) == result
-    assert set(result) >= {
-        "end_to_end",
-        "reference",
-        "slowest_ceiling",
-        "ceilings",
-        "ratios",
-        "rounds",
-        "machine",
-    }
+    parts = {"end_to_end", "reference", "slowest_ceiling", "ceilings", "ratios", "rounds", "machine"}
+    assert set(result) >= parts
     assert len(result["rounds"]) == 2
+
+
+def test_reference_is_the_faster_of_default_and_one_thread_never_pinned(measured):
+    result = bench_loop(run_config(), 1, lambda config: {"env_steps_per_s": 40.0})
+    assert [entry[1]["num_threads"] for entry in measured if len(entry) == 3] == [None, 1]
+    assert [entry[2] for entry in measured if len(entry) == 3] == [False, False]
     assert result["ratios"]["end_to_end_over_reference"] == 4.0
 
 
-def test_reference_has_the_networks_of_the_run(measured):
-    bench_loop(run_config("Pong-v5", "nature_cnn"), 1, lambda config: {"env_steps_per_s": 1.0})
-    assert measured[0][1] == {"env_id": "Pong-v5", "env_steps": 3072, "network": "nature_cnn", "seed": 7}
-    bench_loop(run_config(), 1, lambda config: {"env_steps_per_s": 1.0}, reference_env_steps=99)
-    assert measured[2][1] == {"env_id": "CartPole-v1", "env_steps": 99, "network": "mlp", "seed": 7}
+@pytest.mark.parametrize(
+    ("config", "env_steps", "want"),
+    [
+        (run_config("Pong-v5", "nature_cnn"), None, ("Pong-v5", 3072, "nature_cnn")),
+        (run_config(), None, ("CartPole-v1", 20_480, "mlp")),
+        (run_config(), 99, ("CartPole-v1", 99, "mlp")),
+    ],
+)
+def test_reference_has_the_network_of_the_run(measured, config, env_steps, want):
+    bench_loop(config, 1, lambda config: {"env_steps_per_s": 1.0}, reference_env_steps=env_steps)
+    arguments = measured[0][1]
+    assert (arguments["env_id"], arguments["env_steps"], arguments["network"]) == want
 
 
 def test_what_cannot_be_compared_is_refused_before_anything_runs(measured):

@@ -50,7 +50,8 @@ def test_result_says_how_fast():
 
 
 def test_smallest_budget_still_measures_one_update_after_the_warm_up():
-    result = run_reference("CartPole-v1", 1, seed=0)
+    result = run_reference("CartPole-v1", 1, seed=0, num_threads=1)
+    assert result["num_threads"] == 1
     assert result["env_steps"] == 2 * ONE_UPDATE
     assert result["env_steps_per_s"] > 0
 
