@@ -76,8 +76,19 @@ class Subscriber:
     def __init__(self, world: World, num_parameters: int) -> None:
         self._receiver: Receiver = world.receiver(world.plan.ranks("learner")[0], Tag.PARAMETERS)
         self.version = -1
-        for _ in range(2):
+        self._arrived: npt.NDArray[Any] | None = None
+        for _ in range(3):
             self._receiver.post(np.zeros(_HEADER_BYTES + 4 * num_parameters, np.uint8))
+
+    def poll(self) -> None:
+        """Progress while busy: set the newest version that has come aside, so that newer ones can come.
+
+        Not for a reader of every version, who must not pass over any.
+        """
+        while (buffer := self._receiver.poll()) is not None:
+            if self._arrived is not None:
+                self._receiver.post(self._arrived)
+            self._arrived = buffer
 
     def fetch(self, into: npt.NDArray[np.float32], *, at_least: int, exactly: bool = False) -> bool:
         """Copy the newest version that has arrived into `into`; True when it satisfies the request.
@@ -85,10 +96,13 @@ class Subscriber:
         `exactly`: stop at version `at_least` even where a newer one is here. Raises RuntimeError if that version
         was already passed.
         """
+        if not exactly:
+            self.poll()
         while not (exactly and self.version >= at_least):
-            buffer: npt.NDArray[Any] | None = self._receiver.poll()
+            buffer = self._arrived if self._arrived is not None else self._receiver.poll()
             if buffer is None:
                 break
+            self._arrived = None
             self.version = int(buffer[:8].view(np.int64)[0])
             into[...] = buffer[_HEADER_BYTES:].view(np.float32)
             self._receiver.post(buffer)
@@ -99,9 +113,7 @@ class Subscriber:
     @property
     def drained(self) -> bool:
         """Take in what still comes; True when the learner has closed and all of it is here."""
-        buffer = self._receiver.poll()
-        if buffer is not None:
-            self._receiver.post(buffer)
+        self.poll()
         return self._receiver.drained
 
     def close(self) -> None:

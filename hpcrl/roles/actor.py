@@ -72,6 +72,7 @@ class ActorStreams:
         self._trajectories = world.sender(shard, Tag.TRAJECTORY)
         self._grants = world.receiver(shard, Tag.GRANT)
         self._parameters = Subscriber(world, num_parameters)
+        self._every_version = session.config.deterministic
         self._poison = comm.debug
         self._free: list[Bytes] = list(self.layout.allocate(comm.slots, poison=comm.debug))
         for _ in range(comm.slots):
@@ -79,7 +80,7 @@ class ActorStreams:
 
     def next_grant(self) -> tuple[int, int] | None:
         """(number, parameter version) of the next grant, or None."""
-        self._trajectories.poll()
+        self._progress()
         message = self._grants.poll()
         if message is None:
             return None
@@ -106,7 +107,7 @@ class ActorStreams:
         """Progress between env_steps; whether the run has been stopped."""
         session.control.poll()
         session.poll_records()
-        self._trajectories.poll()
+        self._progress()
         return session.control.stopped
 
     def drain(self) -> RoleLoop:
@@ -117,6 +118,11 @@ class ActorStreams:
         )
         self._grants.cancel()
         self._parameters.close()
+
+    def _progress(self) -> None:
+        self._trajectories.poll()
+        if not self._every_version:
+            self._parameters.poll()
 
     def _grants_drained(self) -> bool:
         self.next_grant()
