@@ -33,10 +33,10 @@ class RecordSender:
         self._free = [np.zeros(_BLOCK_BYTES, np.uint8) for _ in range(_SLOTS)]
 
     def add(self, table: str, rows: Rows) -> None:
-        """Hand over rows of a table; they are copied before they travel."""
+        """Hand over rows of a table; they are copied, and may change afterwards."""
         most = (_BLOCK_BYTES - _HEADER_BYTES) // rows.dtype.itemsize
         for start in range(0, len(rows), most):
-            self._waiting.append((table, rows[start : start + most]))
+            self._waiting.append((table, rows[start : start + most].copy()))
         self.poll()
 
     def poll(self) -> bool:
