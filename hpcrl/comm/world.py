@@ -67,6 +67,7 @@ class World:
     _by_class: dict[Traffic, MPI.Intracomm] = field(default_factory=dict)
     senders: list[Sender] = field(default_factory=list)
     receivers: list[Receiver] = field(default_factory=list)
+    _abandoned: list[tuple[MPI.Request, bytearray, bytearray]] = field(default_factory=list)
 
     @property
     def rank(self) -> int:
@@ -98,6 +99,9 @@ class World:
         mine, worst = bytearray(code.to_bytes(4, "little")), bytearray(4)
         request = self.comm.Iallreduce([mine, MPI.INT32_T], [worst, MPI.INT32_T], MPI.MAX)
         if not self.waiter.until(request.Test, timeout_s):
+            self._abandoned.append(
+                (request, mine, worst)
+            )  # MPI may still write, and mpi4py does not hold buffers
             raise TimeoutError(f"rank {self.rank}: not all ranks reached the end within {timeout_s:.0f} s")
         return int.from_bytes(worst, "little")
 
