@@ -1,0 +1,25 @@
+"""A communicator for each test, and a report of each rank for the process that started the ranks."""
+
+import os
+from pathlib import Path
+
+import pytest
+from mpi4py import MPI
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    """One JUnit file per rank, in the folder that tests/test_mpi.py names."""
+    folder = os.environ.get("HPCRL_MPI_REPORTS")
+    if folder:
+        config.option.xmlpath = str(Path(folder) / f"rank{MPI.COMM_WORLD.rank}.xml")
+
+
+@pytest.fixture
+def comm():
+    """All ranks, on a communicator of this test's own; nothing may be left on it."""
+    comm = MPI.COMM_WORLD.Dup()
+    yield comm
+    comm.Barrier()
+    assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+    comm.Free()

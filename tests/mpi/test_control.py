@@ -1,0 +1,119 @@
+import os
+import signal
+
+import pytest
+
+from hpcrl.comm.control import Control
+from hpcrl.comm.signals import SIGNALS, SignalFlag
+from tests.mpi.support import drain, meet, open_test_world, plan, poll_until
+
+PLANS = {
+    1: [("replay", 0), ("learner", 0), ("actor", 0)],
+    2: [("learner", 0), ("actor", 1)],
+    3: [("replay", 0), ("learner", 1), ("actor", 2)],
+    4: [("replay", 0), ("learner", 1), ("learner", 2), ("actor", 3)],
+}
+
+
+@pytest.fixture(autouse=True)
+def handlers():
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+class Rank:
+    """One rank's part in a run that does nothing but look at the stop."""
+
+    def __init__(self, world, roles):
+        world.plan = plan(*roles)
+        self.world = world
+        self.flag = SignalFlag()
+        self.flag.install()
+        self.control = Control(world, self.flag)
+        self.learners = world.plan.ranks("learner") or world.plan.ranks("worker")
+        self.learns = world.rank in self.learners
+        self.group = world.comm.Split(0 if self.learns else 1, world.rank)
+        self.votes = 0
+
+    def run(self, vote_limit=None):
+        """Until the stop is announced; with a limit, until so many votes at the most."""
+        if self.learns:
+            while not self.vote() and self.votes != vote_limit:
+                pass
+            self.control.announce_stop()
+        else:
+            poll_until(self.world, lambda: self.control.stopped, progress=[self.control.poll])
+        assert self.control.stopped
+
+    def vote(self):
+        """Learners agree before anybody acts on a signal."""
+        self.votes += 1
+        poll_until(self.world, lambda: True, progress=[self.control.poll])
+        return self.group.allreduce(self.control.stop_requested) > 0
+
+    def end(self):
+        self.control.close()
+        poll_until(self.world, lambda: self.control.drained, progress=[self.control.poll])
+        self.control.cancel()
+        self.group.Free()
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_signal_on_one_rank_of_each_kind_stops_everyone(comm, number):
+    for target in range(comm.size):
+        with open_test_world(comm) as world:
+            rank = Rank(world, PLANS[comm.size])
+            comm.Barrier()
+            if comm.rank == target:
+                os.kill(os.getpid(), number)
+            rank.run()
+            assert rank.control.signal_name == (number.name if comm.rank == target else None)
+            rank.end()
+
+
+def test_a_signal_stops_the_synchronous_scheme(comm):
+    for target in range(comm.size):
+        with open_test_world(comm) as world:
+            rank = Rank(world, [("worker", one) for one in range(comm.size)])
+            comm.Barrier()
+            if comm.rank == target:
+                os.kill(os.getpid(), signal.SIGTERM)
+            rank.run()
+            rank.end()
+
+
+def test_signals_on_all_ranks_at_once_and_again_and_again(comm):
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        for number in SIGNALS:
+            os.kill(os.getpid(), number)
+        rank.run()
+        os.kill(os.getpid(), signal.SIGTERM)
+        rank.end()
+        assert rank.control.signal_name == SIGNALS[0].name
+
+
+def test_without_a_signal_nobody_is_asked_to_stop(comm):
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        rank.run(vote_limit=5)
+        assert not rank.learns or rank.votes == 5
+        assert rank.control.signal_name is None
+        rank.end()
+
+
+def test_a_signal_during_the_end_is_harmless(comm):
+    """It comes after the stop was announced, between the steps of the drain, on every rank."""
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        rank.run(vote_limit=1)
+        rank.control.close()
+        meet(world, [rank.control.poll])
+        os.kill(os.getpid(), signal.SIGUSR1)
+        rank.control.poll()
+        drain(world, rank.control)
+        os.kill(os.getpid(), signal.SIGTERM)
+        rank.control.poll()
+        rank.end()

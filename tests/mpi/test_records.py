@@ -1,0 +1,128 @@
+import numpy as np
+
+from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.storage import TABLES
+from tests.mpi.support import drain, open_test_world, poll_until
+
+BLOCK_BYTES = 64 * 1024
+
+
+class Collected:
+    """What the writer was given, copied at once: the rows belong to a block that is used again."""
+
+    def __init__(self):
+        self.rows = {name: [] for name in TABLES}
+
+    def __call__(self, table, rows):
+        assert rows.dtype == TABLES[table].dtype
+        self.rows[table].append(rows.copy())
+
+    def table(self, name):
+        return np.concatenate([TABLES[name].empty(), *self.rows[name]])
+
+
+def rows_of(table, rank, count):
+    """Rows whose every byte depends on rank and place."""
+    dtype = TABLES[table].dtype
+    data = np.random.default_rng([rank, count, len(table)]).integers(
+        32, 127, count * dtype.itemsize, np.uint8
+    )
+    rows = data.view(dtype)
+    for name in dtype.names:
+        if dtype[name].kind == "b":
+            rows[name] = data[: len(rows)] % 2
+    return rows
+
+
+def exchange(comm, give):
+    """What the writer has after every rank gave its rows: `give(rank, add)`."""
+    with open_test_world(comm) as world:
+        collected = Collected()
+        if world.rank == world.plan.writer:
+            receiver = RecordReceiver(world, collected)
+            give(world.rank, collected)  # the writer writes its own rows itself
+            drain(world, receiver)
+            receiver.close()
+        else:
+            sender = RecordSender(world)
+            give(world.rank, sender.add)
+            drain(world, sender)
+    return collected
+
+
+def test_rows_of_every_table_arrive_exactly_once(comm):
+    sizes = (0, 1, 7, 300)
+
+    def give(rank, add):
+        for count in sizes:
+            for table in TABLES:
+                add(table, rows_of(table, rank, count + rank))
+
+    collected = exchange(comm, give)
+    if comm.rank == 0:
+        for table in TABLES:
+            expected = [rows_of(table, rank, count + rank) for rank in range(comm.size) for count in sizes]
+            assert sorted(collected.table(table).tolist(), key=repr) == sorted(
+                np.concatenate(expected).tolist(), key=repr
+            )
+
+
+def test_more_rows_than_a_block_holds_keep_their_order(comm):
+    most = BLOCK_BYTES // TABLES["episodes"].dtype.itemsize
+
+    def give(rank, add):
+        rows = TABLES["episodes"].rows(
+            5 * most + 3, env_index=np.arange(5 * most + 3), actor=rank, truncated=False, episode_return=rank
+        )
+        add("episodes", rows)
+
+    collected = exchange(comm, give)
+    if comm.rank == 0:
+        rows = collected.table("episodes")
+        for rank in range(comm.size):
+            assert np.array_equal(rows["env_index"][rows["actor"] == rank], np.arange(5 * most + 3))
+        assert all(
+            len(block) * rows.dtype.itemsize <= BLOCK_BYTES for block in collected.rows["episodes"][1:]
+        )
+
+
+def test_rows_may_change_after_they_were_handed_over(comm):
+    def give(rank, add):
+        rows = TABLES["lag"].rows(3, update=0, lag=rank, env_steps=0)
+        for update in range(200):
+            rows["update"] = update
+            add("lag", rows)
+
+    collected = exchange(comm, give)
+    if comm.rank == 0:
+        rows = collected.table("lag")
+        for rank in range(comm.size):
+            assert np.array_equal(rows["update"][rows["lag"] == rank], np.repeat(np.arange(200), 3))
+
+
+def test_no_rows_at_all(comm):
+    collected = exchange(comm, lambda rank, add: add("events", TABLES["events"].empty()))
+    assert all(len(collected.table(table)) == 0 for table in TABLES)
+
+
+def test_a_rank_that_never_waits_for_the_writer(comm):
+    """The writer looks only after everybody has handed over; memory holds the rest."""
+    with open_test_world(comm) as world:
+        collected = Collected()
+        count = 500
+        writes = world.rank == world.plan.writer
+        if writes:
+            receiver = RecordReceiver(world, collected)
+        else:
+            sender = RecordSender(world)
+            for number in range(count):
+                sender.add("events", TABLES["events"].row(kind="tick", count=number, world_rank=world.rank))
+        comm.Barrier()
+        if writes:
+            poll_until(world, lambda: receiver.drained)
+            receiver.close()
+            rows = collected.table("events")
+            for rank in range(1, comm.size):
+                assert np.array_equal(rows["count"][rows["world_rank"] == rank], np.arange(count))
+        else:
+            drain(world, sender)

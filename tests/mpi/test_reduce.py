@@ -1,0 +1,161 @@
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from hpcrl.comm.reduce import HierarchicalReducer
+from tests.mpi.support import open_test_world
+
+DTYPES = (np.float32, np.float64)
+
+
+def layouts(size):
+    """Every way to divide the ranks over nodes: strings like aabc, one letter per rank."""
+    found = [""]
+    for _ in range(size):
+        found = [one + letter for one in found for letter in "abcd"[: len(set(one)) + 1]]
+    return found
+
+
+def shards(nodes):
+    return min(nodes.count(node) for node in set(nodes))
+
+
+def piece(rank, size, dtype, seed=0):
+    rng = np.random.default_rng([rank, size, seed])
+    scales = np.resize(10.0 ** np.arange(-4, 4), size)
+    return (rng.standard_normal(size) * scales).astype(dtype)
+
+
+def reducer_of(world, **options):
+    return HierarchicalReducer(world.learners, world.waiter, **options)
+
+
+def check_sum(comm, reducer, size, dtype, seed=0):
+    """The summed vector's bytes, after comparing it with the exact sum, with other ranks and with a second run."""
+    pieces = [piece(rank, size, dtype, seed) for rank in range(comm.size)]
+    vectors = [pieces[comm.rank].copy() for _ in range(2)]
+    for vector in vectors:
+        reducer.sum_array(vector)
+    exact = np.sum(pieces, axis=0, dtype=np.float64)
+    magnitude = np.sum(np.abs(pieces), axis=0, dtype=np.float64)
+    assert vectors[0].dtype == dtype
+    assert (np.abs(vectors[0] - exact) <= 2 * np.finfo(dtype).eps * magnitude).all()
+    assert vectors[0].tobytes() == vectors[1].tobytes()
+    digests = comm.allgather(hashlib.sha256(vectors[0].tobytes()).hexdigest())
+    assert len(set(digests)) == 1
+    return vectors[0].tobytes()
+
+
+def test_there_are_as_many_layouts_as_partitions():
+    assert [len(layouts(size)) for size in (1, 2, 3, 4)] == [1, 2, 5, 15]
+
+
+def test_small_sums_in_every_layout(comm):
+    for nodes in layouts(comm.size):
+        with open_test_world(comm, nodes) as world:
+            reducer = reducer_of(world)
+            count = shards(nodes)
+            for size, dtype in itertools.product({0, 1, count - 1, count, count + 1, 61}, DTYPES):
+                check_sum(comm, reducer, size, dtype)
+
+
+def test_long_sums(comm):
+    for nodes, dtype in (("aabb"[-comm.size :], np.float32), ("aaab"[-comm.size :], np.float64)):
+        with open_test_world(comm, nodes) as world:
+            check_sum(comm, reducer_of(world), 1_000_003, dtype)
+
+
+def test_power_of_two_layouts_are_bit_identical(comm):
+    equal = {1: ["a"], 2: ["aa", "ab"], 3: ["aaa"], 4: ["aaaa", "aabb", "abcd"]}[comm.size]
+    results = set()
+    for nodes in equal:
+        with open_test_world(comm, nodes) as world:
+            results.add(check_sum(comm, reducer_of(world), 999, np.float32, seed=5))
+    assert len(results) == 1
+
+
+def test_a_sum_over_one_learner_is_the_vector_itself(comm):
+    alone = comm.Split(comm.rank, 0)
+    with open_test_world(alone) as world:
+        reducer = reducer_of(world, debug=True)
+        vector = piece(comm.rank, 7, np.float32)
+        reducer.sum_array(vector)
+        assert np.array_equal(vector, piece(comm.rank, 7, np.float32))
+        assert reducer.any_true(True) and not reducer.any_true(False)
+        assert reducer.bytes == 0
+    alone.Free()
+
+
+def test_sums_of_different_sizes_and_types_one_after_another(comm):
+    with open_test_world(comm, "abca"[: comm.size]) as world:
+        reducer = reducer_of(world, debug=True)
+        for step in range(50):
+            check_sum(comm, reducer, (step * 37) % 101, DTYPES[step % 2], seed=step)
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_any_true(comm, debug):
+    for nodes in layouts(comm.size)[:: comm.size]:
+        with open_test_world(comm, nodes) as world:
+            reducer = reducer_of(world, debug=debug)
+            for flags in itertools.product((False, True), repeat=comm.size):
+                assert reducer.any_true(flags[comm.rank]) is any(flags)
+
+
+def test_broadcast_of_learner_0(comm):
+    with open_test_world(comm) as world:
+        reducer = reducer_of(world, debug=True)
+        for size, dtype in itertools.product((0, 1, 10_007), DTYPES):
+            vector = piece(comm.rank, size, dtype)
+            reducer.broadcast_array(vector)
+            assert np.array_equal(vector, piece(0, size, dtype))
+
+
+def another_size(reducer):
+    reducer.sum_array(np.zeros(4, np.float32))
+
+
+def another_type(reducer):
+    reducer.sum_array(np.zeros(3, np.float64))
+
+
+def another_operation(reducer):
+    reducer.any_true(False)
+
+
+@pytest.mark.parametrize("deviation", [another_size, another_type, another_operation])
+def test_a_fingerprint_names_the_first_differing_rank(comm, deviation):
+    for culprits in itertools.product((False, True), repeat=comm.size):
+        with open_test_world(comm) as world:
+            reducer = reducer_of(world, debug=True)
+            first = next((rank for rank in range(comm.size) if culprits[rank] != culprits[0]), None)
+
+            def step(reducer=reducer, mine=culprits[comm.rank]):
+                (deviation if mine else lambda one: one.sum_array(np.zeros(3, np.float32)))(reducer)
+
+            if first is None:
+                step()
+                continue
+            with pytest.raises(
+                RuntimeError, match=rf"learner {first} is about to call .* while learner 0 calls"
+            ):
+                step()
+
+
+@pytest.mark.parametrize("left_out", [0, 1])
+def test_a_learner_that_leaves_out_a_collective_is_named(comm, left_out):
+    """P75: an update is a chain of collectives of different sizes; who skips one meets the others at the wrong one."""
+    chain = [another_size, another_type, another_operation]
+    for culprit in range(comm.size):
+        with open_test_world(comm) as world:
+            reducer = reducer_of(world, debug=True)
+            mine = [one for number, one in enumerate(chain) if (number, comm.rank) != (left_out, culprit)]
+            for operation in mine[:left_out]:
+                operation(reducer)
+            if comm.size == 1:
+                continue
+            named = culprit or 1  # the first that differs from learner 0
+            with pytest.raises(RuntimeError, match=f"learner {named} is about to call"):
+                mine[left_out](reducer)
