@@ -66,8 +66,8 @@ def test_rollout_goes_on_where_it_stopped():
 
 def test_rollout_writes_every_field_of_the_trajectory():
     rollout = Rollout(run_config())
-    for array in rollout.fields.values():
-        array[...] = 77 if array.dtype != bool else True
+    for name, array in rollout.fields.items():
+        array[...] = 77 if array.dtype != bool else name != "valid"
     rollout.fields["obs"][-1] = 0
     rollout.fill()
     algorithm = make_algorithm(run_config(), rollout.env.spec)
@@ -76,7 +76,10 @@ def test_rollout_writes_every_field_of_the_trajectory():
     for name, array in rollout.fields.items():
         if array.dtype != bool:
             assert not (array == 77).any(), name
-    assert not rollout.fields["terminated"].all()
+    # No pole falls within five env_steps.
+    assert rollout.fields["valid"].all()
+    assert not rollout.fields["terminated"].any()
+    assert not rollout.fields["truncated"].any()
 
 
 def test_random_actions_stay_in_bounds():
