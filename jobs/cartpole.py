@@ -6,7 +6,8 @@ from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, LagConfig, Model
 def impala() -> RunConfig:
     """One actor, one queue, one learner; the actor works one update ahead.
 
-    Six of six seeds scored 500 greedily with a budget of 2 million env_steps, and six of six with 3 million.
+    Tuned in one process with every batch one update late: six of six seeds ended with a greedy score of 500
+    on budgets of 2 million and of 3 million env_steps.
     """
     return RunConfig(
         name="cartpole-impala",
