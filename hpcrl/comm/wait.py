@@ -10,6 +10,9 @@ from typing import Literal
 
 _PR_SET_TIMERSLACK = 29
 _LADDER = ((20, None), (40, 0.0), (80, 50e-6), (160, 200e-6))
+_CROWDED_LADDER = ((2, None), (4, 0.0), (12, 50e-6), (24, 200e-6))
+"""(fruitless polls so far, pause): None polls again at once, 0.0 yields, more sleeps. Shorter where ranks share cores:
+there every poll is taken from somebody with work."""
 _LONGEST_SLEEP_S = 1e-3
 
 
@@ -24,8 +27,10 @@ def sharpen_timers() -> None:
 class Waiter:
     """Local. Call `idle` after each fruitless poll and `reset` after progress."""
 
-    def __init__(self, mode: Literal["polite", "spin"] = "polite") -> None:
+    def __init__(self, mode: Literal["polite", "spin"] = "polite", *, crowded: bool = False) -> None:
+        """`crowded`: more ranks than cores on this node."""
         self._spin = mode == "spin"
+        self._ladder = _CROWDED_LADDER if crowded else _LADDER
         self._fruitless = 0
 
     def reset(self) -> None:
@@ -37,7 +42,7 @@ class Waiter:
         self._fruitless += 1
         if self._spin:
             return
-        for limit, pause in _LADDER:
+        for limit, pause in self._ladder:
             if self._fruitless <= limit:
                 if pause == 0.0:
                     os.sched_yield()

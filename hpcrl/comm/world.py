@@ -139,7 +139,7 @@ def open_world(
         comm=comm,
         plan=plan,
         config=config,
-        waiter=Waiter(config.comm.wait),
+        waiter=Waiter(config.comm.wait, crowded=bool(crowded_nodes([s for s in seats if s["node"] == host]))),
         learners=_learner_comms(comm, plan, [seat["node"] for seat in seats]),
         seats=seats,
         _by_class={traffic: comm.Dup() for traffic in Traffic},

@@ -21,6 +21,14 @@ def test_polite_waiting_climbs_to_a_millisecond_and_no_further(sleeps):
     assert len(sleeps) < 1000  # the first polls follow at once
 
 
+@pytest.mark.parametrize("crowded", [True, False])
+def test_where_ranks_share_cores_it_sleeps_sooner(sleeps, crowded):
+    waiter = Waiter(crowded=crowded)
+    for _ in range(30):
+        waiter.idle()
+    assert bool(sleeps) == crowded
+
+
 def test_progress_starts_it_again(sleeps):
     waiter = Waiter()
     for _ in range(1000):
