@@ -42,10 +42,14 @@ def run_end_to_end(config: RunConfig) -> dict[str, Any]:
         command = [sys.executable, "-m", "hpcrl", "run", str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
-            raise RuntimeError(f"the run ended with exit code {ran.returncode}:\n{(ran.stdout + ran.stderr)[-2000:]}")
+            raise RuntimeError(
+                f"the run ended with exit code {ran.returncode}:\n{(ran.stdout + ran.stderr)[-2000:]}"
+            )
         updates = read_table(run_dir, "updates")
     if len(updates) < 2:
-        raise RuntimeError(f"the run made {len(updates)} updates; raise budget.env_steps to measure its speed")
+        raise RuntimeError(
+            f"the run made {len(updates)} updates; raise budget.env_steps to measure its speed"
+        )
     env_steps = int(updates["env_steps"][-1] - updates["env_steps"][0])
     seconds = float(updates["time_s"][-1] - updates["time_s"][0])
     return {"env_steps_per_s": env_steps / seconds, "env_steps": env_steps, "seconds": seconds}

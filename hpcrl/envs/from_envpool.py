@@ -71,7 +71,12 @@ class EnvPoolVectorEnv:
         elapsed, game_end = info["elapsed_step"], info.get("terminated")
         order = _order(info["env_id"])
         if order is not None:
-            obs, reward, terminated, truncated = obs[order], reward[order], terminated[order], truncated[order]
+            obs, reward, terminated, truncated = (
+                obs[order],
+                reward[order],
+                terminated[order],
+                truncated[order],
+            )
             elapsed, game_end = elapsed[order], None if game_end is None else game_end[order]
         self._check_resets(elapsed)
         terminated, truncated = split_end(terminated, truncated, elapsed, self._limit)

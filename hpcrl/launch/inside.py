@@ -11,7 +11,7 @@ from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.situation import Situation, mismatch
 from hpcrl.launch.supervise import Board, announce_failure
-from hpcrl.launch.threads import limit_threads, threads_per_rank
+from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 
 _LET_OTHERS_SPEAK_S = 2.0
 """A failure of MPI itself mostly means that another rank died, whose supervisor knows the cause and ends the job."""
@@ -23,7 +23,7 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
     Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
     """
     cores_before = len(os.sched_getaffinity(0))
-    threads = threads_per_rank(situation.local_size)
+    threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
     import mpi4py
 

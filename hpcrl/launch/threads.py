@@ -7,12 +7,18 @@ import os
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
-def threads_per_rank(local_ranks: int) -> int:
-    """OMP_NUM_THREADS where it is set, else allowed cores / ranks on this node, at least 1. Pure in the environment."""
+def threads_per_rank(local_ranks: int, most: int | None = None) -> int:
+    """OMP_NUM_THREADS where it is set, else allowed cores / ranks on this node, from 1 to `most`."""
     given = os.environ.get("OMP_NUM_THREADS", "")
     if given.isdigit() and int(given) > 0:
         return int(given)
-    return max(1, len(os.sched_getaffinity(0)) // max(local_ranks, 1))
+    share = max(1, len(os.sched_getaffinity(0)) // max(local_ranks, 1))
+    return share if most is None else min(share, most)
+
+
+def useful_threads(torso: str) -> int | None:
+    """The most that pays. Small layers are over before a second thread has begun, and its spinning costs a core."""
+    return 1 if torso == "mlp" else None
 
 
 def limit_threads(threads: int) -> None:

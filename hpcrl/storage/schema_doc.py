@@ -30,7 +30,9 @@ def markdown() -> str:
     """Every table and column. Pure."""
     parts = [_INTRODUCTION]
     for table in TABLES.values():
-        parts.append(f"\n## {table.name}\n\n{table.meaning}\n\n| column | type | unit | over ranks | meaning |\n")
+        parts.append(
+            f"\n## {table.name}\n\n{table.meaning}\n\n| column | type | unit | over ranks | meaning |\n"
+        )
         parts.append("| --- | --- | --- | --- | --- |\n")
         parts += [
             f"| `{column.name}` | {column.dtype} | {column.unit} | {column.merge} | {column.meaning} |\n"

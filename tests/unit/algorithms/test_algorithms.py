@@ -160,7 +160,10 @@ def test_reward_scale_equals_scaled_rewards(name: str) -> None:
     plain, scaled = (random_batch(DISCRETE, 5, 4, seed=1) for _ in range(2))
     scaled.fields["reward"].mul_(0.25)
     digests = []
-    for batch, config in ((scaled, CONFIGS[name]), (plain, CONFIGS[name].with_overrides(["reward_scale=0.25"]))):
+    for batch, config in (
+        (scaled, CONFIGS[name]),
+        (plain, CONFIGS[name].with_overrides(["reward_scale=0.25"])),
+    ):
         algorithm = build(config)
         algorithm.update(batch, LOCAL, 0.0)
         digests.append(algorithm.parameters.sha256())

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from hpcrl.launch.threads import limit_threads, threads_per_rank
+from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,13 @@ def test_threads_per_rank(monkeypatch, cores, ranks, given, threads):
     if given is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", given)
     assert threads_per_rank(ranks) == threads
+
+
+@pytest.mark.parametrize(("torso", "threads"), [("mlp", 1), ("nature_cnn", 4)])
+def test_no_more_threads_than_pay(monkeypatch, torso, threads):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert threads_per_rank(2, useful_threads(torso)) == threads
 
 
 def test_what_the_user_set_stays(monkeypatch):
