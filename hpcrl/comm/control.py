@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 
 from hpcrl.comm.signals import SignalFlag
@@ -28,24 +30,32 @@ class Control:
             receiver.post(np.zeros(1, np.int64))
         self._has_asked = False
         self._asking_closed = False
-        self._was_asked = False
+        self._stop_cause = ""
 
     def poll(self) -> None:
         """Local progress: pass a signal on to the learners, take in an announcement."""
         if self._flag.received is not None and not self._has_asked and not self._asking_closed:
             self._has_asked = True
             for sender in self._asking:
-                sender.send(np.ones(1, np.int64))
+                sender.send(np.full(1, signal.Signals[self._flag.received], np.int64))
         for receiver in self._announced:
             self.stopped = self.stopped or receiver.poll() is not None
 
     @property
     def stop_requested(self) -> bool:
         """On a learner: some rank this one knows of got a signal. To be agreed on before anybody acts on it."""
-        if not self._was_asked:
-            answers = [receiver.poll() is not None for receiver in self._asked]
-            self._was_asked = self._flag.received is not None or any(answers)
-        return self._was_asked
+        return self.stop_cause != ""
+
+    @property
+    def stop_cause(self) -> str:
+        """On a learner: the first signal it knows of, as in "SIGTERM" or "SIGUSR1 on rank 3"; empty before."""
+        if not self._stop_cause and self._flag.received is not None:
+            self._stop_cause = self._flag.received
+        for receiver in self._asked:
+            note = receiver.poll()
+            if note is not None and not self._stop_cause:
+                self._stop_cause = f"{signal.Signals(int(note[0])).name} on rank {receiver.source}"
+        return self._stop_cause
 
     @property
     def signal_name(self) -> str | None:

@@ -62,8 +62,9 @@ class Learning:
             return True
         stop = self._reducer.any_true(self._session.control.stop_requested)
         if stop:
-            name = self._session.control.signal_name or "a signal on another rank"
-            self._session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used")
+            name = self._session.control.stop_cause  # empty where only another learner knows
+            cause = f"stopped by {name} before the budget was used" if name else ""
+            self._session.fail(ExitCode.RESUME_ME, cause)
         return stop
 
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
@@ -193,8 +194,7 @@ class Learning:
         try:
             episodes = run_episodes(env, act, evaluation.max_episode_steps)
         except EvaluationInterrupted:
-            name = self._session.control.signal_name or "a signal on another rank"
-            self._event("evaluation_interrupted", f"by {name}")
+            self._event("evaluation_interrupted", f"by {self._session.control.stop_cause}")
             return
         finally:
             env.close()

@@ -1,12 +1,16 @@
 """Equal seeds give bit-equal weights, however the processes were scheduled; other seeds give others."""
 
 import contextlib
+import os
 
 import pytest
 
-from tests.system.support import TOY, start
+from tests.system.support import TOP, TOY, start
 
-CHAIN = TOY | {"env": {"id": "chain", "engine": "toy", "num_envs": 6}, "evaluation": {"episodes": 0}}
+CHAIN = TOY | {
+    "env": {"id": "tests.system.jitter_env:make", "engine": "custom", "num_envs": 6},
+    "evaluation": {"episodes": 0},
+}
 """Unlike in the counting environment, what is seen depends on what is done."""
 
 ONE_LATE = ("deterministic=true",)
@@ -21,9 +25,10 @@ TWO_OF_EACH = ("ranks.actors=2", "ranks.learners=2")
 
 def weights(folder, *variants):
     """Weights of several runs that go on side by side and so disturb each other."""
+    environ = {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     with contextlib.ExitStack() as stack:
         runs = [
-            stack.enter_context(start(folder / str(index), *settings, recipe=CHAIN))
+            stack.enter_context(start(folder / str(index), *settings, recipe=CHAIN, environ=environ))
             for index, settings in enumerate(variants)
         ]
         return [running.wait().weights() for running in runs]

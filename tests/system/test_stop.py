@@ -3,12 +3,17 @@
 import os
 import random
 import signal
+import sys
 import time
 
 import pytest
 
 from hpcrl.storage import checkpoint
 from tests.system.support import FOREVER, assert_gone, run, start
+
+
+def rank_processes(running):
+    return [pid for pid, command in running.processes().items() if command.startswith(sys.executable)]
 
 
 def check_stopped(ended, by):
@@ -43,9 +48,8 @@ def test_every_rank_is_told_to_terminate_twice(tmp_path):
     """As Slurm does at the end of an allocation."""
     with start(tmp_path, FOREVER, mpiexec=3) as running:
         running.until_updates(3)
-        ranks = [pid for pid, command in running.processes().items() if "mpiexec" not in command]
         for _ in range(2):
-            for pid in ranks:
+            for pid in rank_processes(running):
                 os.kill(pid, signal.SIGTERM)
             time.sleep(0.02)
         ended = running.wait(15)
@@ -62,7 +66,10 @@ def test_a_signal_to_one_rank_reaches_all(tmp_path, rank):
         os.kill(pid, signal.SIGUSR1)
         ended = running.wait(15)
         assert_gone(running)
-    summary = check_stopped(ended, "a signal on another rank")
+    summary = check_stopped(ended, "SIGUSR1")
+    world_rank = next(row["world_rank"] for row in summary["ranks"] if row["pid"] == pid)
+    assert ("on rank" in summary["cause"]) == (rank != "learner 1")
+    assert rank == "learner 1" or f"on rank {world_rank} " in summary["cause"]
     assert summary["weights_equal"]
 
 
@@ -78,12 +85,14 @@ def test_hpcrl_run_is_killed(tmp_path):
 
 
 def test_a_signal_while_everything_starts(tmp_path):
-    """Nothing has been trained; a batch script may still requeue the job."""
-    with start(tmp_path, FOREVER) as running:
-        time.sleep(1.5)
-        running.process.send_signal(signal.SIGINT)
-        assert running.wait(30).code == 75
+    """Each rank has just begun, MPI and torch are still to be loaded: the run starts and stops in order."""
+    with start(tmp_path, FOREVER, mpiexec=3) as running:
+        running.until(lambda: len(rank_processes(running)) == 6)  # each rank and its supervisor
+        for pid in rank_processes(running):
+            os.kill(pid, signal.SIGTERM)
+        ended = running.wait(30)
         assert_gone(running)
+    assert check_stopped(ended, "SIGTERM")["updates"] == 0
 
 
 def test_a_signal_to_an_actor_ends_a_long_evaluation(tmp_path):
@@ -140,7 +149,7 @@ def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path):
     ended = run(
         tmp_path,
         *settings,
-        *("scheme=synchronous", "ranks.workers=2"),
+        "ranks.learners=2",
         environ={"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )
     assert ended.code == 0, ended.stderr
