@@ -9,6 +9,7 @@ import traceback
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ExitCode, RunConfig
+from hpcrl.launch.output import wait_until_read
 from hpcrl.launch.situation import Situation, mismatch
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
@@ -59,7 +60,7 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
         traceback.print_exc()
         announce_failure(board, f"failed: {type(error).__name__}: {error}")
         board.done()
-        sys.stdout.flush()
+        wait_until_read()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
     MPI.Finalize()

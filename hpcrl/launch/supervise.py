@@ -18,6 +18,7 @@ from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
+from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _DONE = 0, 3072, 4095
 _PR_SET_PDEATHSIG = 1
@@ -150,6 +151,7 @@ def leave(code: int, *, all_ranks_leave: bool = False) -> int:
     if all_ranks_leave and os.environ.get("PMI_RANK", "0") != "0":
         time.sleep(2.0)  # rank 0 speaks for all
         return code
+    wait_until_read()
     with contextlib.suppress(OSError):
         os.write(int(descriptor), f"cmd=abort exitcode={code}\n".encode())
         time.sleep(5.0)  # the launcher ends this process
