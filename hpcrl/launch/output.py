@@ -27,6 +27,7 @@ def _unread(descriptor: int) -> bool:
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return False
-        return struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))[0] > 0
+        (waiting,) = struct.unpack("i", fcntl.ioctl(descriptor, termios.FIONREAD, b"\0\0\0\0"))
+        return int(waiting) > 0
     except OSError:
         return False
