@@ -1,8 +1,13 @@
 """Tests that need ranks live in tests/mpi and run under mpiexec, which tests/test_mpi.py starts."""
 
+import hypothesis
 import mpi4py
 
 from hpcrl.launch.situation import look
+
+# Tests run side by side with others on few cores: time is no property of the code.
+hypothesis.settings.register_profile("hpcrl", deadline=None)
+hypothesis.settings.load_profile("hpcrl")
 
 collect_ignore = []
 

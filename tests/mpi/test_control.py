@@ -117,3 +117,16 @@ def test_a_signal_during_the_end_is_harmless(comm):
         os.kill(os.getpid(), signal.SIGTERM)
         rank.control.poll()
         rank.end()
+
+
+def test_a_first_signal_after_the_end_is_harmless(comm):
+    """The streams are closed by then: there is nobody left to ask."""
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        rank.run(vote_limit=1)
+        rank.control.close()
+        drain(world, rank.control)
+        os.kill(os.getpid(), signal.SIGTERM)
+        rank.control.poll()
+        assert rank.control.signal_name == "SIGTERM"
+        rank.end()
