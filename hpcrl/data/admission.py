@@ -50,6 +50,7 @@ class Admission:
         self._given_up: dict[int, Grant] = {}
         """Dropped while under way; they count against their actor until they come."""
         self._held_by = [0] * actors
+        self._last_of = [-1] * actors
 
     def publish(self, version: int) -> None:
         """The learners have published `version`."""
@@ -63,13 +64,17 @@ class Admission:
             actor = (self.granted - self._first_version * self.batch) % len(self._held_by)
             version = max(self.granted // self.batch - self.max_lag, self._first_version)
         else:
-            actor = min(range(len(self._held_by)), key=lambda index: self._held_by[index])
+            # of those that hold fewest the one that waits longest: else a batch of one would starve all but the first
+            actor = min(
+                range(len(self._held_by)), key=lambda index: (self._held_by[index], self._last_of[index])
+            )
             version = self.published_version
         if self._held_by[actor] >= self.grants_per_actor:
             return None
         grant = Grant(self.granted, actor, version)
         self._under_way[grant.number] = grant
         self._held_by[actor] += 1
+        self._last_of[actor] = grant.number
         self.granted += 1
         return grant
 

@@ -240,3 +240,15 @@ def test_what_has_arrived_too_early_for_its_update_is_dropped_and_told():
     assert admission.drop_overdue(0) == []
     assert admission.drop_overdue(1) == [0]
     assert (admission.dropped, admission.waiting) == (1, 0)
+
+
+def test_actors_that_hold_equally_many_take_turns():
+    admission = Admission(batch=1, max_lag=0, actors=3, grants_per_actor=2)
+    actors = []
+    for update in range(7):
+        grant = admission.next_grant()
+        actors.append(grant.actor)
+        assert admission.arrive(grant.number)
+        assert admission.take_batch(update) == [grant.number]
+        admission.publish(update + 1)
+    assert actors == [0, 1, 2, 0, 1, 2, 0]
