@@ -37,6 +37,9 @@ TOY: dict[str, Any] = {
 }
 """A run of about ten updates; what a test needs beside it is set on its command line."""
 
+WITH_TESTS = {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
+"""Environment of a run that uses something of the tests."""
+
 
 @dataclass(frozen=True)
 class Ended:

@@ -1,14 +1,13 @@
 """Equal seeds give bit-equal weights, however the processes were scheduled; other seeds give others."""
 
 import contextlib
-import os
 
 import pytest
 
-from tests.system.support import TOP, TOY, start
+from tests.system.support import TOY, WITH_TESTS, start
 
 CHAIN = TOY | {
-    "env": {"id": "tests.system.jitter_env:make", "engine": "custom", "num_envs": 6},
+    "env": {"id": "tests.system.timed_envs:make", "engine": "custom", "num_envs": 6},
     "evaluation": {"episodes": 0},
 }
 """Unlike in the counting environment, what is seen depends on what is done."""
@@ -25,10 +24,9 @@ TWO_OF_EACH = ("ranks.actors=2", "ranks.learners=2")
 
 def weights(folder, *variants):
     """Weights of several runs that go on side by side and so disturb each other."""
-    environ = {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     with contextlib.ExitStack() as stack:
         runs = [
-            stack.enter_context(start(folder / str(index), *settings, recipe=CHAIN, environ=environ))
+            stack.enter_context(start(folder / str(index), *settings, recipe=CHAIN, environ=WITH_TESTS))
             for index, settings in enumerate(variants)
         ]
         return [running.wait().weights() for running in runs]

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from tests.system.support import FOREVER, TOY, cpu_seconds, lags, run, start
+from tests.system.support import FOREVER, TOY, WITH_TESTS, cpu_seconds, lags, run, start
 
 SLOW_LEARNER = TOY | {
     "env": {"id": "counting", "engine": "toy", "num_envs": 2},
@@ -33,6 +33,23 @@ def test_slow_actors_never_exceed_it_either(tmp_path):
     assert ended.code == 0, ended.stderr
     assert lags(ended)[-1] <= 1
     assert ended.table("updates")["lag_max"].max() <= 1
+
+
+@pytest.mark.parametrize("overdue", ["wait", "drop"])
+def test_a_straggler_is_waited_for_or_dropped(tmp_path, overdue):
+    """One actor is far too slow for batches of one trajectory; nothing is ever dropped unasked."""
+    settings = (
+        *(f"lag.overdue={overdue}", "ranks.actors=2", "algorithm.batch_trajectories=1"),
+        *("env.engine=custom", "env.id=tests.system.timed_envs:make_straggler"),
+    )
+    ended = run(tmp_path, *settings, environ=WITH_TESTS)
+    assert ended.code == 0, ended.stderr
+    assert lags(ended)[-1] <= 1
+    events = ended.table("events")
+    dropped = events[events["kind"] == b"dropped_trajectory"]
+    assert (len(dropped) > 0) == (overdue == "drop")
+    assert all(b"too late for lag.max_lag" in text for text in dropped["text"])
+    assert int(ended.table("lag")["env_steps"].sum()) == ended.describe()["env_steps"]
 
 
 def test_publishing_every_second_update(tmp_path):

@@ -1,0 +1,39 @@
+"""Environments whose clock is not the same in every process: what depends on timing shows."""
+
+import os
+import time
+
+import numpy as np
+
+from hpcrl.envs.toy import Chain, Counting, ToyVectorEnv
+
+
+class JitterEnv(ToyVectorEnv):
+    """The chain environment; takes up to half a second for the first step and up to 4 ms for every other."""
+
+    def __init__(self, num_envs, seeds):
+        super().__init__(Chain(range(num_envs), seeds), num_envs)
+        self._clock = np.random.default_rng(int.from_bytes(os.urandom(8), "little"))
+        self._longest_s = 0.5
+
+    def recv(self):
+        time.sleep(self._clock.uniform(0, self._longest_s))
+        self._longest_s = 0.004
+        return super().recv()
+
+
+def make(num_envs, seeds):
+    return JitterEnv(num_envs, seeds)
+
+
+class StragglerEnv(ToyVectorEnv):
+    """The counting environment, which on the last of four ranks takes its time."""
+
+    def recv(self):
+        if os.environ.get("PMI_RANK") == "3":
+            time.sleep(0.03)
+        return super().recv()
+
+
+def make_straggler(num_envs, seeds):
+    return StragglerEnv(Counting(range(num_envs), seeds), num_envs)
