@@ -1,0 +1,29 @@
+"""What the tests of configuration share."""
+
+import pytest
+
+from hpcrl.config import ConfigError, RunConfig
+
+MINIMAL = {"name": "toy", "env": {"id": "CartPole-v1"}, "algorithm": {"name": "ppo"}}
+SECTION_NAMES = [
+    "env",
+    "model",
+    "algorithm",
+    "ranks",
+    "lag",
+    "budget",
+    "evaluation",
+    "storage",
+    "comm",
+    "log",
+]
+
+
+def run_config(**changes):
+    return RunConfig.parse(MINIMAL | changes)
+
+
+def message(function, *arguments, **keywords):
+    with pytest.raises(ConfigError) as caught:
+        function(*arguments, **keywords)
+    return str(caught.value)

@@ -1,0 +1,192 @@
+import json
+import sys
+
+import pytest
+from pydantic import ValidationError
+
+from hpcrl.config import EnvConfig, PPOConfig, RunConfig, explain
+from tests.unit.config.support import message, run_config
+
+
+def ppo(**changes):
+    return {"algorithm": {"name": "ppo"} | changes}
+
+
+CONTRADICTIONS = {
+    "too few environments": (
+        {"env": {"id": "x", "num_envs": 5}, "ranks": {"actors": 3, "replay": 1}} | {"env.num_groups": 2},
+        ["env.num_envs=5", "env.num_groups=2", "at least 6"],
+    ),
+    "too few environments for workers": (
+        {"scheme": "synchronous", "env": {"id": "x", "num_envs": 2}, "ranks": {"workers": 3}},
+        ["env.num_envs=2", "at least 3"],
+    ),
+    "batch in the synchronous scheme": (
+        {"scheme": "synchronous", "ranks": {"workers": 2}} | ppo(batch_trajectories=3),
+        ["algorithm.batch_trajectories=3", "null"],
+    ),
+    "more replay ranks than actors": (
+        {"ranks": {"actors": 1, "replay": 2}},
+        ["ranks.actors=1", "ranks.replay=2", "ranks.replay <= 1"],
+    ),
+    "more replay ranks than trajectories": (
+        {"ranks": {"actors": 3, "replay": 3}} | ppo(batch_trajectories=2),
+        ["algorithm.batch_trajectories=2", "ranks.replay=3"],
+    ),
+    "deterministic and loose": (
+        {"deterministic": True, "lag": {"max_lag": 2}},
+        ["deterministic", "lag.max_lag"],
+    ),
+    "deterministic and dropping": (
+        {"deterministic": True, "lag": {"overdue": "drop"}},
+        ["deterministic", "lag.overdue=wait"],
+    ),
+    "deterministic and rarely published": (
+        {"deterministic": True, "lag": {"publish_every_updates": 2}},
+        ["deterministic", "lag.publish_every_updates=1"],
+    ),
+    "published too rarely": (
+        {"lag": {"max_lag": 1, "publish_every_updates": 3}},
+        ["lag.max_lag=1", "lag.publish_every_updates", "2"],
+    ),
+    "dual clip in the trust interval": (
+        ppo(dual_clip=1.2, clip_epsilon=0.25),
+        ["algorithm.dual_clip=1.2", "clip_epsilon", "1.25"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CONTRADICTIONS)
+def test_contradictions_are_refused_and_name_the_key(case):
+    changes, parts = CONTRADICTIONS[case]
+    changes = dict(changes)
+    groups = changes.pop("env.num_groups", None)
+    if groups:
+        changes["env"] = changes["env"] | {"num_groups": groups}
+    text = message(run_config, **changes)
+    for part in parts:
+        assert part in text
+
+
+ALLOWED = {
+    "just enough environments": {"env": {"id": "x", "num_envs": 6, "num_groups": 2}, "ranks": {"actors": 3}},
+    "as many replay ranks as actors": {"ranks": {"actors": 2, "replay": 2}},
+    "batch of every worker": {"scheme": "synchronous", "ranks": {"workers": 2}} | ppo(batch_trajectories=2),
+    "deterministic": {"deterministic": True, "lag": {"max_lag": 1}},
+    "strict": {"deterministic": True, "lag": {"max_lag": 0}},
+    "always so in the synchronous scheme": {
+        "scheme": "synchronous",
+        "deterministic": True,
+        "lag": {"max_lag": 5},
+    },
+    "published just often enough": {"lag": {"max_lag": 2, "publish_every_updates": 3}},
+    "dual clip": ppo(dual_clip=1.3, clip_epsilon=0.25),
+}
+
+
+@pytest.mark.parametrize("case", ALLOWED)
+def test_the_edge_of_what_is_allowed(case):
+    run_config(**ALLOWED[case])
+
+
+def test_sizes():
+    run = run_config(ranks={"actors": 4, "replay": 2, "learners": 3, "workers": 7})
+    assert (run.world_size, run.num_acting_ranks, run.batch_trajectories) == (9, 4, 4)
+    run = run.with_overrides(["algorithm.batch_trajectories=6"])
+    assert run.batch_trajectories == 6
+    run = run_config(scheme="synchronous", ranks={"actors": 4, "workers": 7})
+    assert (run.world_size, run.num_acting_ranks, run.batch_trajectories) == (7, 7, 7)
+
+
+MINE = """
+from hpcrl.config import AlgorithmConfig
+
+class MineConfig(AlgorithmConfig):
+    \"\"\"Mine.\"\"\"
+    boldness: float = 0.5
+    \"\"\"More is bolder.\"\"\"
+    layers: tuple[int, ...] = (1, 2)
+    \"\"\"Layers.\"\"\"
+
+class Mine:
+    Config = MineConfig
+
+class NoConfig:
+    pass
+
+class OtherConfig:
+    Config = dict
+"""
+
+
+@pytest.fixture
+def user_package(tmp_path, monkeypatch):
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage/__init__.py").write_text("")
+    (tmp_path / "mypackage/mine.py").write_text(MINE)
+    (tmp_path / "mypackage/broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mypackage"]:
+        del sys.modules[name]
+
+
+@pytest.mark.usefixtures("user_package")
+class TestUserAlgorithm:
+    def test_its_own_config_is_used(self):
+        run = run_config(algorithm={"name": "mypackage.mine:Mine", "boldness": 0.75, "gamma": 0.5})
+        assert type(run.algorithm).__name__ == "MineConfig"
+        assert (run.algorithm.boldness, run.algorithm.gamma, run.algorithm.layers) == (0.75, 0.5, (1, 2))
+        assert RunConfig.parse(json.loads(run.to_json())) == run
+        assert run.with_overrides(["algorithm.boldness=1"]).algorithm.boldness == 1
+
+    def test_its_keys_are_checked(self):
+        text = message(run_config, algorithm={"name": "mypackage.mine:Mine", "bolness": 1})
+        assert "unknown key 'algorithm.bolness'; did you mean boldness" in text
+
+    @pytest.mark.parametrize(
+        ("name", "part"),
+        [
+            ("mypackage.mine:Nobody", "Nobody"),
+            ("mypackage.nowhere:Mine", "nowhere"),
+            ("mypackage.broken:Mine", "ZeroDivisionError"),
+            ("mypackage.mine:NoConfig", "no Config class"),
+            ("mypackage.mine:OtherConfig", "no Config class"),
+            ("mypackage.mine", "impala, ppo or package.module:name"),
+            (":Mine", "impala, ppo or package.module:name"),
+            ("imapla", "impala, ppo or package.module:name"),
+            ("", "impala, ppo or package.module:name"),
+        ],
+    )
+    def test_what_cannot_be_had_is_named(self, name, part):
+        text = message(run_config, algorithm={"name": name})
+        assert f"algorithm.name={name!r}" in text and part in text
+
+    @pytest.mark.parametrize("name", [5, None, ["ppo"], {"a": 1}])
+    def test_a_name_is_a_string(self, name):
+        assert f"algorithm.name={name!r}" in message(run_config, algorithm={"name": name})
+
+
+@pytest.mark.parametrize(
+    ("make", "parts"),
+    [
+        (
+            lambda: EnvConfig(idd="x", id="y"),
+            ["unknown key 'EnvConfig.idd'", "did you mean id", "num_threads"],
+        ),
+        (lambda: EnvConfig(id="x", num_envs=0), ["EnvConfig.num_envs=0"]),
+        (lambda: PPOConfig(clip=1), ["unknown key 'PPOConfig.clip'", "clip_epsilon"]),
+        (lambda: PPOConfig(dual_clip=1.1), ["algorithm.dual_clip=1.1"]),
+    ],
+)
+def test_what_a_constructor_refuses_can_be_explained(make, parts):
+    with pytest.raises(ValidationError) as caught:
+        make()
+    assert all(part in explain(caught.value) for part in parts)
+
+
+def test_package_says_what_it_exports():
+    import hpcrl.config
+
+    assert sorted(hpcrl.config.__all__) == hpcrl.config.__all__
+    assert all(hasattr(hpcrl.config, name) for name in hpcrl.config.__all__)
