@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,43 +18,66 @@ _BLOCK_BYTES = 64 * 1024
 _HEADER_BYTES = 16
 _NAMES = list(TABLES)
 _SLOTS = 2
+_LONGEST_WAIT_S = 0.1
 
 Sink = Callable[[str, Rows], None]
 
 
 class RecordSender:
-    """A rank's way to the writer. Point-to-point, nonblocking; rows wait here while both blocks travel."""
+    """A rank's way to the writer. Point-to-point, nonblocking.
+
+    Rows wait here for others of their table, until they fill a block or the oldest is `_LONGEST_WAIT_S` old, and while
+    both blocks travel.
+    """
 
     def __init__(self, world: World) -> None:
         """Local; the writer opens the other end."""
         self._sender: Sender = world.sender(world.plan.writer, Tag.RECORDS)
-        self._waiting: deque[tuple[str, Rows]] = deque()
+        self._waiting: dict[str, list[Rows]] = {}
+        self._waiting_bytes = 0
+        self._waiting_since = 0.0
+        self._closing = False
         self._free = [np.zeros(_BLOCK_BYTES, np.uint8) for _ in range(_SLOTS)]
 
     def add(self, table: str, rows: Rows) -> None:
         """Hand over rows of a table; they are copied, and may change afterwards."""
-        most = (_BLOCK_BYTES - _HEADER_BYTES) // rows.dtype.itemsize
-        for start in range(0, len(rows), most):
-            self._waiting.append((table, rows[start : start + most].copy()))
+        if not len(rows):
+            return
+        if not self._waiting:
+            self._waiting_since = time.perf_counter()
+        self._waiting.setdefault(table, []).append(rows.copy())
+        self._waiting_bytes += rows.nbytes
         self.poll()
 
     def poll(self) -> bool:
-        """Progress: send what waits while a block is free; whether a block left."""
-        progress = False
+        """Progress: send what is due while a block is free; whether a block left."""
         self._sender.poll()
+        if not self._waiting or not self._free:
+            return False
+        late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
+        if not (self._closing or late or self._waiting_bytes >= _BLOCK_BYTES):
+            return False
         while self._waiting and self._free:
-            table, rows = self._waiting.popleft()
-            block = self._free.pop()
-            block[:_HEADER_BYTES].view(np.int64)[:] = _NAMES.index(table), len(rows)
-            payload = np.ascontiguousarray(rows).view(np.uint8)
-            block[_HEADER_BYTES : _HEADER_BYTES + payload.size] = payload
-            self._sender.send(block, on_sent=partial(self._free.append, block))
-            progress = True
-        return progress
+            self._send_block()
+        return True
+
+    def _send_block(self) -> None:
+        table = next(iter(self._waiting))
+        rows = np.concatenate(self._waiting.pop(table))
+        most = (_BLOCK_BYTES - _HEADER_BYTES) // rows.dtype.itemsize
+        if len(rows) > most:  # the rest stays first in line
+            self._waiting = {table: [rows[most:]], **self._waiting}
+            rows = rows[:most]
+        self._waiting_bytes -= rows.nbytes
+        block = self._free.pop()
+        block[:_HEADER_BYTES].view(np.int64)[:] = _NAMES.index(table), len(rows)
+        block[_HEADER_BYTES : _HEADER_BYTES + rows.nbytes] = rows.view(np.uint8)
+        self._sender.send(block, on_sent=partial(self._free.append, block))
 
     @property
     def drained(self) -> bool:
         """Send the rest and close; True when all of it has left."""
+        self._closing = True
         self.poll()
         if not self._waiting:
             self._sender.close()

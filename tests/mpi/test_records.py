@@ -126,3 +126,37 @@ def test_a_rank_that_never_waits_for_the_writer(comm):
                 assert np.array_equal(rows["count"][rows["world_rank"] == rank], np.arange(count))
         else:
             drain(world, sender)
+
+
+def test_rows_are_gathered_into_few_messages(comm):
+    with open_test_world(comm) as world:
+        if world.rank == world.plan.writer:
+            receiver = RecordReceiver(world, Collected())
+            drain(world, receiver)
+            receiver.close()
+            messages = [stream.messages for stream in world.receivers]
+            assert all(1 <= count <= 50 for count in messages), messages
+        else:
+            sender = RecordSender(world)
+            for index in range(500):
+                sender.add("events", rows_of("events", world.rank, 1 + index % 2))
+            drain(world, sender)
+
+
+def test_a_single_row_does_not_wait_for_others_for_long(comm):
+    with open_test_world(comm) as world:
+        collected = Collected()
+        if world.rank == world.plan.writer:
+            receiver = RecordReceiver(world, collected)
+            poll_until(
+                world, lambda: len(collected.table("events")) == comm.size - 1, progress=(receiver.poll,)
+            )
+            comm.Barrier()
+            drain(world, receiver)
+            receiver.close()
+        else:
+            sender = RecordSender(world)
+            sender.add("events", rows_of("events", world.rank, 1))
+            poll_until(world, lambda: sender._sender.messages == 1, progress=(sender.poll,))
+            comm.Barrier()
+            drain(world, sender)
