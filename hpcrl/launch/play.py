@@ -140,10 +140,15 @@ def _make_session(
     if results:
         writer = results[0].writer
         records = RecordReceiver(world, writer.add)
-        record, start_clock, poll_records = writer.add, writer.start_clock, records.poll
+        record, start_clock = writer.add, writer.start_clock
+        receiver = records
+
+        def poll_records() -> bool:
+            writer.poll()
+            return receiver.poll()
     else:
         records = RecordSender(world)
-        record, start_clock, poll_records = records.add, lambda: None, records.poll
+        record, start_clock, poll_records = records.add, _no_clock, records.poll
     session = Session(
         world=world,
         config=config,
@@ -157,6 +162,10 @@ def _make_session(
         report=board.report,
     )
     return session, records
+
+
+def _no_clock() -> None:
+    """Only the writer has one."""
 
 
 def _role_loop(session: Session, placement: Any) -> RoleLoop:

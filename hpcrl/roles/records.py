@@ -153,6 +153,10 @@ class ResultWriter:
             rows["env_steps"] = self._env_steps
         self._runlog.append(table, rows)
         self._watch(table, rows)
+        self.poll()
+
+    def poll(self) -> None:
+        """Bring rows to disk when their time has come, also while none are added."""
         self._runlog.maybe_flush()
 
     def close(self) -> None:
