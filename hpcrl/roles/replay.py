@@ -125,7 +125,7 @@ class ReplayShard:
             sender.poll()
         if min(self._requested.values()) <= self.served:
             return False
-        self._drop(self.admission.drop_overdue(self.served))
+        self._drop_overdue()
         numbers = self.admission.take_batch(self.served)
         if numbers is None:
             return False
@@ -165,25 +165,26 @@ class ReplayShard:
         number = int(self._layout.check(row, self._session.world.attempt).header["grant"])
         if self.admission.arrive(number):
             self._rows[number] = row
-        else:
-            self._event("dropped_trajectory", f"trajectory {number} came too late for lag.max_lag")
+        else:  # given up, and counted, before it came
             self._release(row)
 
-    def _drop(self, numbers: list[int]) -> None:
-        for number in numbers:
-            self._event("dropped_trajectory", f"trajectory {number} waited too long for lag.max_lag")
+    def _drop_overdue(self) -> None:
+        """Drop what would be too old, here or still with an actor; counted when it is decided, whether it comes or not."""
+        before = self.admission.dropped
+        for number in self.admission.drop_overdue(self.served):
             self._release(self._rows.pop(number))
-
-    def _event(self, kind: str, text: str) -> None:
-        row = table_row(
-            "events",
-            kind=kind,
-            role="replay",
-            role_rank=self._placement.role_rank,
-            world_rank=self._session.world.rank,
-            text=text,
-        )
-        self._session.record("events", row)
+        count = self.admission.dropped - before
+        if count:
+            row = table_row(
+                "events",
+                kind="dropped_trajectory",
+                role="replay",
+                role_rank=self._placement.role_rank,
+                world_rank=self._session.world.rank,
+                count=count,
+                text=f"too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}",
+            )
+            self._session.record("events", row)
 
     def _release(self, row: Bytes) -> None:
         if self._session.config.comm.debug:
