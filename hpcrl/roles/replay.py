@@ -169,7 +169,7 @@ class ReplayShard:
             self._release(row)
 
     def _drop_overdue(self) -> None:
-        """Drop what would be too old, here or still with an actor; counted when it is decided, whether it comes or not."""
+        """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not."""
         before = self.admission.dropped
         for number in self.admission.drop_overdue(self.served):
             self._release(self._rows.pop(number))
