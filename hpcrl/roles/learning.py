@@ -17,7 +17,7 @@ from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import make_vector_env, run_episodes
 from hpcrl.roles.records import table_row
-from hpcrl.roles.session import Session, Timers
+from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage import checkpoint
 from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.schema import TABLES
@@ -144,7 +144,7 @@ class Learning:
         text = (
             f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
         )
-        self._event("nonfinite_update", text)
+        record_event(self._session, self._placement, "nonfinite_update", text)
         if self._nonfinite >= most:
             self._session.fail(
                 ExitCode.LEARNING_FAILED,
@@ -194,7 +194,12 @@ class Learning:
         try:
             episodes = run_episodes(env, act, evaluation.max_episode_steps)
         except EvaluationInterrupted:
-            self._event("evaluation_interrupted", f"by {self._session.control.stop_cause}")
+            record_event(
+                self._session,
+                self._placement,
+                "evaluation_interrupted",
+                f"by {self._session.control.stop_cause}",
+            )
             return
         finally:
             env.close()
@@ -209,14 +214,3 @@ class Learning:
             cut=np.array([episode[2] for episode in episodes]),
         )
         self._session.record("evaluation", rows)
-
-    def _event(self, kind: str, text: str) -> None:
-        row = table_row(
-            "events",
-            kind=kind,
-            role=self._placement.role,
-            role_rank=self._placement.role_rank,
-            world_rank=self._session.world.rank,
-            text=text,
-        )
-        self._session.record("events", row)

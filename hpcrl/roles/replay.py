@@ -11,8 +11,7 @@ from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.config import RunConfig
 from hpcrl.data.admission import Admission
 from hpcrl.data.trajectory import Bytes, TrajectoryLayout
-from hpcrl.roles.records import table_row
-from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
+from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_event, record_timers
 
 
 def run_replay(session: Session, placement: Placement) -> RoleLoop:
@@ -175,16 +174,8 @@ class ReplayShard:
             self._release(self._rows.pop(number))
         count = self.admission.dropped - before
         if count:
-            row = table_row(
-                "events",
-                kind="dropped_trajectory",
-                role="replay",
-                role_rank=self._placement.role_rank,
-                world_rank=self._session.world.rank,
-                count=count,
-                text=f"too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}",
-            )
-            self._session.record("events", row)
+            text = f"too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
+            record_event(self._session, self._placement, "dropped_trajectory", text, count)
 
     def _release(self, row: Bytes) -> None:
         if self._session.config.comm.debug:

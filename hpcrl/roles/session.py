@@ -129,3 +129,17 @@ def record_timers(session: Session, placement: Placement, timers: Timers) -> Non
             count=count,
         )
         session.record("timers", row)
+
+
+def record_event(session: Session, placement: Placement, kind: str, text: str, count: int = 1) -> None:
+    """Hand a fault, drop or interruption to the writer."""
+    row = table_row(
+        "events",
+        kind=kind,
+        role=placement.role,
+        role_rank=placement.role_rank,
+        world_rank=session.world.rank,
+        count=count,
+        text=text,
+    )
+    session.record("events", row)
