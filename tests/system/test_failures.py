@@ -91,6 +91,7 @@ def test_rewards_that_are_not_finite_are_never_learned_from(tmp_path):
     settings = (
         'env.kwargs={"fault": "nan", "at_step": 0, "index": 5}',
         *("env.id=failing", "ranks.actors=2", "ranks.learners=2"),
+        "deterministic=true",  # one trajectory of each actor in every batch
     )
     ended = run(tmp_path, FOREVER, *settings)
     assert ended.code == 4, ended.stderr
