@@ -39,7 +39,7 @@ def run_end_to_end(config: RunConfig) -> dict[str, Any]:
         values["evaluation"]["episodes"] = 0
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(values))
-        command = [sys.executable, "-m", "hpcrl", "run", str(path)]
+        command = [sys.executable, "-P", "-m", "hpcrl", "run", str(path)]
         ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             raise RuntimeError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from hpcrl.config.base import Config
 
@@ -14,7 +14,7 @@ class ModelConfig(Config):
 
     torso: Literal["mlp", "nature_cnn"] = "mlp"
     """mlp for vectors; nature_cnn (Mnih et al. 2015) for uint8 images [C, H, W], which it scales by 1/255."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
     """Widths of the hidden layers; for nature_cnn the layers after the convolutions (the paper: 512)."""
     activation: Literal["tanh", "relu"] = "tanh"
     """tanh is the usual choice for small vectors, relu for images."""

@@ -81,7 +81,7 @@ def unknown_key(dotted: str, valid: Iterable[str]) -> str:
     valid = sorted(valid)
     prefix, _, name = dotted.rpartition(".")
     near = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
-    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    hint = f"; did you mean {' or '.join(near)}?" if near else "."
     where = f" of {prefix}" if prefix else ""
     return f"unknown key {dotted!r}{hint} Valid keys{where}: {', '.join(valid)}"
 

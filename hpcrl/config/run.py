@@ -31,7 +31,7 @@ class RunConfig(Config):
     """Begins the name of the run directory."""
     scheme: Literal["synchronous", "pipeline"] = "pipeline"
     """synchronous: every rank acts and learns in step. pipeline: actor -> replay -> learner."""
-    seed: int = Field(0, ge=0)
+    seed: int = Field(0, ge=0, lt=2**63)
     """Root of every random stream of the run."""
     deterministic: bool = False
     """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
@@ -78,6 +78,12 @@ class RunConfig(Config):
             raise ValueError(
                 f"env.num_envs={self.env.num_envs} is too few for {acting} acting ranks x "
                 f"env.num_groups={self.env.num_groups}; use at least {acting * self.env.num_groups}"
+            )
+        env_steps = self.algorithm.unroll_length * self.env.num_envs * self.batch_trajectories // acting
+        if isinstance(self.algorithm, PPOConfig) and self.algorithm.num_minibatches > env_steps:
+            raise ValueError(
+                f"algorithm.num_minibatches={self.algorithm.num_minibatches} is more than the {env_steps} env_steps "
+                "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
         if self.scheme == "pipeline":
             self._check_pipeline()

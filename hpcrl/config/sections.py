@@ -66,7 +66,7 @@ class EvaluationConfig(Config):
 
     episodes: int = Field(20, ge=0)
     """Episodes, one per environment; 0: none."""
-    seed: int = Field(12345, ge=0)
+    seed: int = Field(12345, ge=0, lt=2**63)
     """Seed of the evaluation environments; never depends on the training seed or the ranks."""
     greedy: bool = True
     """Take the most likely action (the mean, for Gaussian policies) rather than a sample."""

@@ -118,13 +118,15 @@ def _agree(world: World, root: int, make: Callable[[], T]) -> T:
 
 
 def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec]:
-    from hpcrl.algorithms import algorithm_class
+    from hpcrl.algorithms import make_algorithm
     from hpcrl.envs import make_env_spec
 
     env = make_env_spec(config.env)
+    algorithm = make_algorithm(
+        config, env
+    )  # now, so that a network that does not fit is refused before anything is made
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    extra = algorithm_class(config.algorithm.name).extra_fields
-    return env, trajectory_spec(env, config.algorithm.unroll_length, columns, extra)
+    return env, trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.extra_fields)
 
 
 def _make_session(

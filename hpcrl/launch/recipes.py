@@ -35,7 +35,7 @@ def _load(recipe: str, came_from: tuple[Path, ...] = ()) -> RunConfig:
     if path.is_dir():
         path = path / "config.json"
     if path.suffix == ".json":
-        return RunConfig.parse(_read_mapping(path, json.loads))
+        return RunConfig.parse(_without_own_directory(_read_mapping(path, json.loads), path))
     if path.suffix in (".yaml", ".yml"):
         return _from_yaml(path, came_from)
     name, _, function = recipe.rpartition(":")
@@ -44,6 +44,15 @@ def _load(recipe: str, came_from: tuple[Path, ...] = ()) -> RunConfig:
     if name:
         return _checked(load_object(recipe, f"recipe {recipe!r}"), recipe)
     raise ConfigError(f"recipe {recipe!r} is not of a known form; use {_FORMS}")
+
+
+def _without_own_directory(values: dict[str, Any], path: Path) -> dict[str, Any]:
+    """A finished run's config.json runs again, in a new directory, also where the old one had been named."""
+    storage = values.get("storage")
+    run_dir = storage.get("run_dir") if isinstance(storage, dict) else None
+    if isinstance(run_dir, str) and Path(run_dir).resolve() == path.parent.resolve():
+        return values | {"storage": {**values["storage"], "run_dir": None}}
+    return values
 
 
 def _from_yaml(path: Path, came_from: tuple[Path, ...]) -> RunConfig:
@@ -81,7 +90,7 @@ def _read_mapping(path: Path, parse: Any) -> dict[str, Any]:
 def _import_file(path: Path) -> ModuleType:
     if not path.is_file():
         near = difflib.get_close_matches(path.name, [p.name for p in path.parent.glob("*.py")], n=3)
-        hint = f"; did you mean {path.parent / near[0]}?" if near else ""
+        hint = f"; did you mean {path.parent / near[0]}?" if near else "."
         raise ConfigError(f"recipe file {str(path)!r} does not exist{hint} A recipe is {_FORMS}")
     spec = importlib.util.spec_from_file_location(f"hpcrl_recipe_{path.stem}", path)
     if spec is None or spec.loader is None:

@@ -76,7 +76,17 @@ def start_world(config: RunConfig, flag: SignalFlag) -> int:
     with tempfile.TemporaryDirectory(prefix="hpcrl-") as folder:
         path = Path(folder) / "config.json"
         path.write_text(config.to_json())
-        command = [launcher, "-n", str(config.world_size), sys.executable, "-m", "hpcrl", "run", str(path)]
+        command = [
+            launcher,
+            "-n",
+            str(config.world_size),
+            sys.executable,
+            "-P",
+            "-m",
+            "hpcrl",
+            "run",
+            str(path),
+        ]
         environ = dict(os.environ)
         if sys.stdout.isatty():
             environ[TTY_VARIABLE] = str(shutil.get_terminal_size().columns)

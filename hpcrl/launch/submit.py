@@ -36,6 +36,10 @@ class SubmittedRun:
     def result(self) -> dict[str, Any]:
         """Wait for the end; the run's summary (`hpcrl describe --json`). Raises RunFailedError."""
         codes = self.job.results()
+        if not self.run_dir.exists():
+            said = [line for line in self.logs()[1].splitlines() if line.startswith("hpcrl: ")]
+            cause = said[-1] if said else "see the job's logs"
+            raise RunFailedError(f"the job ended with exit code {max(codes)} before its run began: {cause}")
         summary = describe(self.run_dir)
         if any(code != ExitCode.FINISHED for code in codes):
             raise RunFailedError(f"{self.run_dir} ended with exit code {max(codes)}: {summary['cause']}")

@@ -1,5 +1,6 @@
 """Starting: under a launcher that does not match, beside the user's own modules, with process environments."""
 
+import json
 import os
 import signal
 import subprocess
@@ -80,3 +81,19 @@ def test_environments_in_processes_of_their_own(tmp_path):
     again = run(tmp_path / "again", *settings, recipe=CARTPOLE)
     assert again.code == 0, again.stderr
     assert set(again.table("episodes")["env_index"]) == {0, 1}
+
+
+def test_a_network_that_does_not_fit_is_refused_before_anything_is_made(tmp_path):
+    ended = run(tmp_path, "env.engine=gymnasium", "env.id=CartPole-v1", "model.torso=nature_cnn")
+    assert ended.code == 2, ended.stderr
+    assert ended.run_dir is None
+    assert len(ended.named_failures()) == 1 and "model.torso=nature_cnn does not fit" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_clone_named_hpcrl_below_the_working_directory_does_not_shadow_the_package(tmp_path):
+    (tmp_path / "hpcrl").mkdir()
+    (tmp_path / "job.json").write_text(json.dumps(TOY))
+    command = [str(Path(sys.executable).parent / "hpcrl"), "run", "job.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
+    assert done.returncode == 0, done.stderr

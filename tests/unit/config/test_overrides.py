@@ -58,7 +58,7 @@ class TestOverrides:
                 ["'algorithm.learning_rat'", "did you mean learning_rate", "gae_lambda"],
             ),
             ("envs.id=x", ["'envs'", "did you mean env", "Valid keys:", "storage"]),
-            ("zzz=1", ["unknown key 'zzz' Valid keys:", "algorithm, budget"]),
+            ("zzz=1", ["unknown key 'zzz'. Valid keys:", "algorithm, budget"]),
             ("env.num_envs.x=3", ["env.num_envs is a value, not a section"]),
             ("env.num_envs", ["not of the form section.key=value"]),
             ("=3", ["not of the form section.key=value"]),

@@ -4,7 +4,7 @@ import sys
 import pytest
 from pydantic import ValidationError
 
-from hpcrl.config import EnvConfig, PPOConfig, RunConfig, explain
+from hpcrl.config import ConfigError, EnvConfig, PPOConfig, RunConfig, explain
 from tests.unit.config.support import message, run_config
 
 
@@ -190,3 +190,26 @@ def test_package_says_what_it_exports():
 
     assert sorted(hpcrl.config.__all__) == hpcrl.config.__all__
     assert all(hasattr(hpcrl.config, name) for name in hpcrl.config.__all__)
+
+
+@pytest.mark.parametrize(("minibatches", "accepted"), [(64, True), (65, False)])
+def test_no_more_minibatches_than_env_steps(minibatches, accepted):
+    values = {
+        "name": "x",
+        "scheme": "synchronous",
+        "env": {"id": "x", "num_envs": 8},
+        "algorithm": {"name": "ppo", "unroll_length": 8, "num_minibatches": minibatches},
+    }
+    if accepted:
+        RunConfig.parse(values)
+    else:
+        with pytest.raises(ConfigError, match=r"algorithm\.num_minibatches=65 is more than the 64 env_steps"):
+            RunConfig.parse(values)
+
+
+@pytest.mark.parametrize("key", ["seed", "evaluation.seed", "model.hidden_sizes"])
+def test_numbers_that_nothing_can_hold_are_refused(key):
+    config = RunConfig.parse({"name": "x", "env": {"id": "x"}, "algorithm": {"name": "impala"}})
+    value = "[-5]" if key.startswith("model") else str(2**63)
+    with pytest.raises(ConfigError, match=key):
+        config.with_overrides([f"{key}={value}"])

@@ -1,10 +1,13 @@
 import json
 import sys
+from pathlib import Path
 
 import pytest
 
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.launch.recipes import load_config
+
+TOP = Path(__file__).parents[3]
 
 FILE = """
 from hpcrl.config import BudgetConfig, ConfigError, EnvConfig, PPOConfig, RanksConfig, RunConfig
@@ -265,3 +268,15 @@ def test_recipes_of_two_files_with_one_name_do_not_mix(folder):
     assert load_config("study.py:small").name == "small"
     assert load_config("other/study.py:small").name == "other"
     assert isinstance(load_config("study.py:small"), RunConfig)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_finished_runs_configuration_runs_again_in_a_new_directory(tmp_path, named):
+    run_dir = tmp_path / "first"
+    run_dir.mkdir()
+    values = load_config(f"{TOP / 'jobs' / 'cartpole.py'}:ppo").to_dict()
+    values["storage"]["run_dir"] = str(run_dir) if named else str(tmp_path / "another")
+    (run_dir / "config.json").write_text(json.dumps(values))
+    for recipe in (run_dir, run_dir / "config.json"):
+        run_dir_now = load_config(str(recipe)).storage.run_dir
+        assert run_dir_now == (None if named else str(tmp_path / "another"))
