@@ -96,11 +96,11 @@ class Running:
         assert len(found) <= 1, found
         return found[0] if found else None
 
-    def wait(self, timeout_s: float = 180.0) -> Ended:
+    def wait(self, timeout_s: float = 90.0) -> Ended:
         code = self.process.wait(timeout_s)
         return Ended(self.folder, code, self._out.read_text(), self._err.read_text(), self.run_dir)
 
-    def until(self, ready: Any, timeout_s: float = 120.0) -> None:
+    def until(self, ready: Any, timeout_s: float = 60.0) -> None:
         """Wait for `ready()`, but not for a run that has ended."""
         deadline = time.monotonic() + timeout_s
         while not ready():
@@ -161,7 +161,7 @@ def start(
         running.kill_everything()
 
 
-def run(folder: Path, *settings: str, timeout_s: float = 180.0, **how: Any) -> Ended:
+def run(folder: Path, *settings: str, timeout_s: float = 90.0, **how: Any) -> Ended:
     """A whole run; checks that no process of it is left."""
     with start(folder, *settings, **how) as running:
         ended = running.wait(timeout_s)
@@ -169,7 +169,7 @@ def run(folder: Path, *settings: str, timeout_s: float = 180.0, **how: Any) -> E
     return ended
 
 
-def assert_gone(running: Running, within_s: float = 10.0) -> None:
+def assert_gone(running: Running, within_s: float = 3.0) -> None:
     """No process of the run lives any more."""
     deadline = time.monotonic() + within_s
     while left := running.processes():

@@ -32,7 +32,7 @@ def test_two_tasks_of_srun_without_mpi_are_refused(tmp_path):
         )
         for task in range(2)
     ]
-    answers = [task.communicate(timeout=60) for task in tasks]
+    answers = [task.communicate(timeout=10) for task in tasks]
     assert [task.returncode for task in tasks] == [2, 2]
     (out, error), (_, other_error) = answers
     assert "srun started 2 tasks without an MPI interface" in error and "--mpi=pmi2" in error
@@ -61,7 +61,7 @@ def test_modules_in_the_working_directory_are_found_by_every_rank(tmp_path):
         f"    return RunConfig.parse({TOY | {'env': {'id': 'mine:make', 'engine': 'custom'}}!r})\n"
     )
     command = [find_launcher(), "-n", "3", str(Path(sys.executable).parent / "hpcrl"), "run", "mine:recipe"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "runs/toy-0-001"
 
