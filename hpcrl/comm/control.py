@@ -57,11 +57,6 @@ class Control:
                 self._stop_cause = f"{signal.Signals(int(note[0])).name} on rank {receiver.source}"
         return self._stop_cause
 
-    @property
-    def signal_name(self) -> str | None:
-        """The first signal this rank got."""
-        return self._flag.received
-
     def announce_stop(self) -> None:
         """On every learner, after all have agreed: learner 0 tells the other ranks."""
         self.stopped = True

@@ -77,6 +77,12 @@ class HierarchicalReducer:
         self._wait(self._comms.group.Iallreduce([mine, MPI.INT32_T], [result, MPI.INT32_T], MPI.MAX))
         return bool(result[0])
 
+    def barrier(self) -> None:
+        """Wait, politely and however long it takes, until every learner is here. Collective."""
+        if self._debug:
+            self._compare_fingerprint(4, 0, 0)
+        self._wait(self._comms.group.Ibarrier())
+
     def broadcast_array(self, vector: npt.NDArray[Any]) -> None:
         """Overwrite every learner's vector by that of role_rank 0. Collective."""
         if self._debug:

@@ -21,12 +21,14 @@ from hpcrl.config import ConfigError, RunConfig, explain, load_object, set_dotte
 _FORMS = "path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file"
 
 
-def load_config(recipe: str, overrides: Sequence[str] = (), num_ranks: int | None = None) -> RunConfig:
+def load_config(
+    recipe: str | RunConfig, overrides: Sequence[str] = (), num_ranks: int | None = None
+) -> RunConfig:
     """The checked configuration behind `recipe`, with `a.b=value` overrides applied, for `num_ranks` ranks.
 
     Raises ConfigError with the repair for anything that does not fit.
     """
-    config = _load(recipe).with_overrides(overrides)
+    config = (recipe if isinstance(recipe, RunConfig) else _load(recipe)).with_overrides(overrides)
     return config if num_ranks is None else resize(config, num_ranks)
 
 

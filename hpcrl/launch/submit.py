@@ -82,13 +82,7 @@ def submit(
     """
     import submitit
 
-    config = (
-        recipe.with_overrides(overrides) if isinstance(recipe, RunConfig) else load_config(recipe, overrides)
-    )
-    if num_ranks is not None:
-        from hpcrl.comm.ranks import resize
-
-        config = resize(config, num_ranks)
+    config = load_config(recipe, overrides, num_ranks)
     one_rank = 1 in (config.world_size, num_ranks)
     config = _with_run_dir(config)
     check_free(config)

@@ -104,7 +104,7 @@ class Learning:
         self._session.record("learners", row)
         if self.is_root:
             self._save_and_evaluate()
-        self._reducer.any_true(False)
+        self._reducer.barrier()
 
     def _save_and_evaluate(self) -> None:
         config = self._session.config
@@ -173,9 +173,8 @@ class Learning:
             len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int)
         )
         self._session.record("lag", rows)
-        self._session.record(
-            "updates", row
-        )  # last: an update in the file has its lags there too, also after a kill
+        # Last: an update in the file has its lags there too, also after a kill.
+        self._session.record("updates", row)
 
     def _evaluate(self) -> None:
         config = self._session.config

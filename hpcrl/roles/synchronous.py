@@ -20,6 +20,11 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     layout = TrajectoryLayout(session.trajectory_spec)
     slot = layout.allocate(1)[0]
     columns = session.trajectory_spec.num_envs
+
+    def keep_records_moving() -> bool:
+        session.poll_records()
+        return False  # the others would wait for this rank's part: the stop is agreed on between updates
+
     session.start_clock()
     while not learning.vote():
         trajectory = layout.begin(
@@ -30,9 +35,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
             grant=learning.updates,
             envs=collector.envs,
         )
-        collector.collect(
-            trajectory, learning.updates, cancelled=lambda: bool(session.poll_records()) and False
-        )
+        collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
         offset = placement.role_rank * columns
         learning.update([trajectory], offset, config.ranks.workers * columns)
         yield True

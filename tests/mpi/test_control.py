@@ -69,7 +69,7 @@ def test_a_signal_on_one_rank_of_each_kind_stops_everyone(comm, number):
             if comm.rank == target:
                 os.kill(os.getpid(), number)
             rank.run()
-            assert rank.control.signal_name == (number.name if comm.rank == target else None)
+            assert rank.flag.received == (number.name if comm.rank == target else None)
             rank.end()
 
 
@@ -92,7 +92,7 @@ def test_signals_on_all_ranks_at_once_and_again_and_again(comm):
         rank.run()
         os.kill(os.getpid(), signal.SIGTERM)
         rank.end()
-        assert rank.control.signal_name == SIGNALS[0].name
+        assert rank.flag.received == SIGNALS[0].name
 
 
 def test_without_a_signal_nobody_is_asked_to_stop(comm):
@@ -100,7 +100,7 @@ def test_without_a_signal_nobody_is_asked_to_stop(comm):
         rank = Rank(world, PLANS[comm.size])
         rank.run(vote_limit=5)
         assert not rank.learns or rank.votes == 5
-        assert rank.control.signal_name is None
+        assert rank.flag.received is None
         rank.end()
 
 
@@ -128,5 +128,5 @@ def test_a_first_signal_after_the_end_is_harmless(comm):
         drain(world, rank.control)
         os.kill(os.getpid(), signal.SIGTERM)
         rank.control.poll()
-        assert rank.control.signal_name == "SIGTERM"
+        assert rank.flag.received == "SIGTERM"
         rank.end()

@@ -133,7 +133,8 @@ def test_stopped_at_any_moment_nothing_stays_in_flight(tmp_path, seed):
     assert check_stopped(ended, "")["weights_equal"]
 
 
-def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path):
+@pytest.mark.parametrize("several", [("ranks.learners=2",), ("scheme=synchronous", "ranks.workers=3")])
+def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path, several):
     """Every limit on waiting is shortened to a second, the evaluation takes three."""
     (tmp_path / "sitecustomize.py").write_text(
         "from hpcrl.comm.wait import Waiter\n"
@@ -149,7 +150,7 @@ def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path):
     ended = run(
         tmp_path,
         *settings,
-        "ranks.learners=2",
+        *several,
         environ={"PYTHONPATH": f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}"},
     )
     assert ended.code == 0, ended.stderr
