@@ -6,7 +6,7 @@ import ctypes
 import os
 import time
 from collections.abc import Callable
-from typing import Literal
+from typing import Literal, Protocol
 
 _PR_SET_TIMERSLACK = 29
 _LADDER = ((20, None), (40, 0.0), (80, 50e-6), (160, 200e-6))
@@ -24,13 +24,31 @@ def sharpen_timers() -> None:
         return
 
 
+class Alarm(Protocol):
+    """What can end a sleep early; `comm.bell.Bells` is one."""
+
+    def look(self) -> int:
+        """A word that changes whenever somebody rings."""
+
+    def sleep(self, seen: int, seconds: float) -> None:
+        """Sleep at most `seconds`; not at all when the word is no longer `seen`."""
+
+
 class Waiter:
     """Local. Call `idle` after each fruitless poll and `reset` after progress."""
 
-    def __init__(self, mode: Literal["polite", "spin"] = "polite", *, crowded: bool = False) -> None:
-        """`crowded`: more ranks than cores on this node."""
+    def __init__(
+        self,
+        mode: Literal["polite", "spin"] = "polite",
+        *,
+        crowded: bool = False,
+        alarm: Alarm | None = None,
+    ) -> None:
+        """`crowded`: more ranks than cores on this node. `alarm`: sleep on it, so that a ring ends the sleep."""
         self._spin = mode == "spin"
         self._ladder = _CROWDED_LADDER if crowded else _LADDER
+        self._alarm = alarm
+        self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
 
     def reset(self) -> None:
@@ -38,18 +56,33 @@ class Waiter:
         self._fruitless = 0
 
     def idle(self) -> None:
-        """Nothing happened: give the core away for as long as the ladder says (at most about 1 ms)."""
+        """Nothing happened: give the core away for as long as the ladder says (at most about 1 ms).
+
+        Returns at once when the alarm was rung since the last call: what was polled before may be there now.
+        """
         self._fruitless += 1
         if self._spin:
             return
         for limit, pause in self._ladder:
             if self._fruitless <= limit:
-                if pause == 0.0:
-                    os.sched_yield()
-                elif pause is not None:
-                    time.sleep(pause)
+                self._pause(pause)
                 return
-        time.sleep(_LONGEST_SLEEP_S)
+        self._pause(_LONGEST_SLEEP_S)
+
+    def _pause(self, seconds: float | None) -> None:
+        if self._alarm is not None:
+            seen, self._seen = self._seen, self._alarm.look()
+            if seen != self._seen:
+                return
+        if seconds is None:
+            return
+        if seconds == 0.0:
+            os.sched_yield()
+        elif self._alarm is None:
+            time.sleep(seconds)
+        else:
+            self._alarm.sleep(self._seen, seconds)
+            self._seen = self._alarm.look()
 
     def until(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
         """Poll until `ready()`; False when `timeout_s` passed first."""

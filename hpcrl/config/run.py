@@ -17,6 +17,7 @@ from hpcrl.config.sections import (
     LagConfig,
     LogConfig,
     RanksConfig,
+    ReductionConfig,
     StorageConfig,
 )
 
@@ -45,6 +46,7 @@ class RunConfig(Config):
     evaluation: EvaluationConfig = EvaluationConfig()
     storage: StorageConfig = StorageConfig()
     comm: CommConfig = CommConfig()
+    reduction: ReductionConfig = ReductionConfig()
     log: LogConfig = LogConfig()
 
     @field_validator("algorithm", mode="before")

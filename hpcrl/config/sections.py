@@ -92,12 +92,34 @@ class CommConfig(Config):
     """Trajectory send buffers per actor; a full set makes the actor wait."""
     chunk_bytes: int = Field(1 << 30, ge=1024)
     """Messages above this many bytes travel in parts."""
+    transport: Literal["auto", "messages"] = "auto"
+    """auto: ranks of one node exchange through shared memory where there is enough of it; messages: MPI everywhere."""
     wait: Literal["polite", "spin"] = "polite"
     """polite: waiting ranks sleep between polls and leave their core to others; spin: lowest latency."""
     checksum: bool = False
     """Trajectories carry a CRC that the receiver compares."""
     debug: bool = False
     """Poison released buffers, and compare a fingerprint of each collective over the learners before it runs."""
+
+
+class ReductionConfig(Config):
+    """How learners (or synchronous workers) sum their gradients."""
+
+    form: Literal["auto", "shared", "messages"] = "auto"
+    """Inside a node. shared: sums in shared memory; messages: MPI collectives; auto: shared where the node allows it."""
+    exchange: Literal["auto", "all_gather", "two_phase"] = "auto"
+    """Across nodes. all_gather: every shard to every node; two_phase: pieces to their owners, then the sums to all;
+    auto: whichever moves fewer bytes for this number of nodes and this compression."""
+    compression: Literal["none", "bf16", "int8", "topk"] = "none"
+    """What crosses nodes. int8 and topk keep what they leave out and add it to the next gradient (error feedback)."""
+    topk_fraction: float = Field(0.01, gt=0, le=0.5)
+    """topk: share of the entries, largest first, that crosses nodes."""
+    warmup_updates: int = Field(20, ge=0)
+    """Updates that are exchanged uncompressed at the start."""
+    bucket_bytes: int = Field(4 << 20, ge=4096)
+    """Gradients are summed in pieces of about this size, the ones that are ready first while others are computed."""
+    shard_optimizer: bool = False
+    """Each learner of a node steps the optimizer for its own share of the parameters, which the node then shares."""
 
 
 class LogConfig(Config):
