@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import platform
 import sys
+import time
 
 import numpy as np
 from mpi4py import MPI
@@ -29,8 +30,6 @@ class Bells:
     `look`ed at before the last fruitless poll.
     """
 
-    available = _FUTEX is not None
-
     def __init__(self, node: MPI.Intracomm) -> None:
         """Collective over `node`."""
         self._window = SharedWindow(node, _NBYTES)
@@ -49,7 +48,7 @@ class Bells:
         # of all writers only this one writes this value: the word changes with every ring
         self._words[rank][0] = (self._rings << 10 | self._rank) & 0xFFFFFFFF
         self._window.sync()
-        if self._asleep[rank][0]:
+        if self._asleep[rank][0] and _FUTEX is not None:
             self._libc.syscall(_FUTEX, self._addresses[rank], _WAKE, 1, None, None, 0)
 
     def look(self) -> int:
@@ -58,6 +57,9 @@ class Bells:
 
     def sleep(self, seen: int, seconds: float) -> None:
         """Sleep until somebody rings, a signal comes, or `seconds` have passed. Local."""
+        if _FUTEX is None:
+            time.sleep(seconds)
+            return
         whole = int(seconds)
         timeout = _Timespec(whole, int((seconds - whole) * 1e9))
         self._asleep[self._rank][0] = 1

@@ -8,9 +8,9 @@ make sure that nothing is sent without one, so that no message waits unexpected 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,29 @@ class Tag(IntEnum):
     STOP_REQUEST = 90
 
 
+class Request(Protocol):
+    """A message under way: one of MPI's, or of the node's mail."""
+
+    def Test(self) -> bool:
+        """Progress; whether it is complete."""
+
+    def Cancel(self) -> None:
+        """Give up on a receive."""
+
+    def Wait(self) -> object:
+        """Complete a cancelled receive."""
+
+
+class Route(Protocol):
+    """What a stream sends over: an MPI communicator, or `comm.mailbox.MailRoute`."""
+
+    def Isend(self, message: Any, dest: int, tag: int) -> Any:
+        """Start sending; returns a Request."""
+
+    def Irecv(self, message: Any, source: int, tag: int) -> Any:
+        """Offer a buffer; returns a Request."""
+
+
 def parts(nbytes: int, limit: int) -> list[slice]:
     """Cut [0, nbytes) into ceil(nbytes / limit) pieces of at most `limit` bytes; one empty piece for 0 bytes."""
     return [slice(start, min(start + limit, nbytes)) for start in range(0, max(nbytes, 1), limit)]
@@ -44,14 +67,18 @@ class Sender:
     A buffer given to `send` belongs to the stream until `poll` or `idle` shows that it left.
     """
 
-    def __init__(self, comm: MPI.Intracomm, dest: int, tag: Tag, chunk_bytes: int) -> None:
+    def __init__(
+        self, comm: Route, dest: int, tag: Tag, chunk_bytes: int, wake: Callable[[], None] | None = None
+    ) -> None:
+        """Local. `wake` is called when a message has left for a receiver that may sleep."""
         self._comm = comm
+        self._wake = wake
         self.dest = dest
         self.tag = tag
         self._chunk_bytes = chunk_bytes
-        self._pending: deque[tuple[list[MPI.Request], Bytes, Callable[[], None] | None]] = deque()
+        self._pending: deque[tuple[list[Request], Bytes, Callable[[], None] | None]] = deque()
         self._end_note = np.zeros(1, np.int64)
-        self._end_request: MPI.Request | None = None
+        self._end_request: Request | None = None
         self.messages = 0
         self.bytes = 0
 
@@ -67,10 +94,12 @@ class Sender:
         self._pending.append((requests, flat, on_sent))
         self.messages += 1
         self.bytes += flat.nbytes
+        if self._wake is not None:
+            self._wake()
 
     def poll(self) -> int:
         """Progress; the number of messages whose buffer is not free yet."""
-        while self._pending and MPI.Request.Testall(self._pending[0][0]):
+        while self._pending and complete(self._pending[0][0]):
             _, _, on_sent = self._pending.popleft()
             if on_sent is not None:
                 on_sent()
@@ -81,6 +110,8 @@ class Sender:
         if self._end_request is None:
             self._end_note[0] = self.messages
             self._end_request = self._comm.Isend([self._end_note, MPI.INT64_T], self.dest, self.tag + 1)
+            if self._wake is not None:
+                self._wake()
 
     @property
     def drained(self) -> bool:
@@ -94,14 +125,14 @@ class Receiver:
     A posted buffer belongs to the stream until `poll` returns it.
     """
 
-    def __init__(self, comm: MPI.Intracomm, source: int, tag: Tag, chunk_bytes: int) -> None:
+    def __init__(self, comm: Route, source: int, tag: Tag, chunk_bytes: int) -> None:
         self._comm = comm
         self.source = source
         self.tag = tag
         self._chunk_bytes = chunk_bytes
-        self._posted: deque[tuple[list[MPI.Request], npt.NDArray[Any]]] = deque()
+        self._posted: deque[tuple[list[Request], npt.NDArray[Any]]] = deque()
         self._end_note = np.full(1, -1, np.int64)
-        self._end_request = comm.Irecv([self._end_note, MPI.INT64_T], source, tag + 1)
+        self._end_request: Request = comm.Irecv([self._end_note, MPI.INT64_T], source, tag + 1)
         self._ended = False
         self.messages = 0
         self.bytes = 0
@@ -122,7 +153,7 @@ class Receiver:
 
     def poll(self) -> npt.NDArray[Any] | None:
         """The oldest posted buffer if its message is complete, else None."""
-        if not self._posted or not MPI.Request.Testall(self._posted[0][0]):
+        if not self._posted or not complete(self._posted[0][0]):
             return None
         _, buffer = self._posted.popleft()
         self.messages += 1
@@ -147,6 +178,19 @@ class Receiver:
         self._posted.clear()
 
 
-def all_drained(streams: Iterable[Sender | Receiver]) -> bool:
+def complete(requests: Sequence[Request]) -> bool:
+    """Whether all parts of a message are complete; progress on every one of them."""
+    return all([request.Test() for request in requests])  # noqa: C419 - a generator would stop polling early
+
+
+class Drainable(Protocol):
+    """An end of a stream."""
+
+    @property
+    def drained(self) -> bool:
+        """Progress; whether nothing is under way any more."""
+
+
+def all_drained(streams: Iterable[Drainable]) -> bool:
     """Poll every stream, also those behind one that is not drained yet; whether all are."""
     return all([stream.drained for stream in streams])  # noqa: C419 - a generator would stop polling early

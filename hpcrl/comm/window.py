@@ -47,7 +47,7 @@ class SharedWindow:
 
     def _segment(self, rank: int) -> Bytes:
         memory, _ = self._window.Shared_query(rank)
-        return np.frombuffer(memory, np.uint8)
+        return np.asarray(memory, np.uint8)
 
 
 def shared_memory_left() -> int:
@@ -63,7 +63,7 @@ def shared_memory_left() -> int:
 
 
 def fits_in_shared_memory(node: MPI.Intracomm, nbytes: int) -> bool:
-    """Whether what all ranks of `node` want together leaves a tenth of the shared memory free. Collective over `node`."""
+    """Whether all ranks of `node` together leave a tenth of the shared memory free. Collective over `node`."""
     wanted = int(node.allreduce(nbytes))
     left = int(node.allreduce(shared_memory_left(), MPI.MIN))
     return wanted <= 0.9 * left

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import partial
 from typing import Any
 
 from mpi4py import MPI
 
+from hpcrl.comm.bell import Bells
+from hpcrl.comm.mailbox import Mailboxes, MailRoute
 from hpcrl.comm.ranks import Placement, RankPlan, Role, plan_ranks
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.rows import (
+    Arena,
+    MessageRowReceiver,
+    MessageRowSender,
+    RowReceiver,
+    RowSender,
+    SharedRowReceiver,
+    SharedRowSender,
+)
+from hpcrl.comm.stream import Receiver, Route, Sender, Tag
 from hpcrl.comm.wait import Waiter
 from hpcrl.config import RunConfig
 
@@ -52,6 +64,29 @@ class LearnerComms:
     """Learners with the same rank in `node`, one per node (only nodes that have one)."""
 
 
+_SMALL = {Tag.GRANT, Tag.REQUEST, Tag.VERSION, Tag.STOP, Tag.STOP_REQUEST}
+"""Their messages fit a mailbox cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """The ranks that share memory with this one, whatever their roles."""
+
+    comm: MPI.Intracomm
+    ranks: tuple[int, ...]
+    """World rank of each rank of `comm`."""
+    bells: Bells | None
+    """None: comm.transport=messages, nothing is shared."""
+    mail: Mailboxes | None
+
+    @property
+    def mailboxes(self) -> Mailboxes:
+        """The mail, where there is some. Raises RuntimeError under comm.transport=messages."""
+        if self.mail is None:
+            raise RuntimeError("no mail inside the node under comm.transport=messages")
+        return self.mail
+
+
 @dataclass(slots=True)
 class World:
     """One rank's view of the run's world. Made and closed collectively over the communicator it was given."""
@@ -61,12 +96,14 @@ class World:
     config: RunConfig
     waiter: Waiter
     learners: LearnerComms | None
+    node: Node
     seats: list[dict[str, Any]]
     """One record per world rank: node, local_rank, cores, threads, pid."""
     attempt: int = 1
     _by_class: dict[Traffic, MPI.Intracomm] = field(default_factory=dict)
-    senders: list[Sender] = field(default_factory=list)
-    receivers: list[Receiver] = field(default_factory=list)
+    senders: list[Sender | RowSender] = field(default_factory=list)
+    receivers: list[Receiver | RowReceiver] = field(default_factory=list)
+    _closing: list[Callable[[], None]] = field(default_factory=list)
     _abandoned: list[tuple[MPI.Request, bytearray, bytearray]] = field(default_factory=list)
 
     @property
@@ -81,15 +118,65 @@ class World:
 
     def sender(self, dest: int, tag: Tag) -> Sender:
         """Open the sending end of a stream. Local; the other end is opened by `receiver` on rank `dest`."""
-        sender = Sender(self._by_class[_CLASS_OF_TAG[tag]], dest, tag, self.config.comm.chunk_bytes)
+        route = self._route(dest, tag)
+        wake = None if isinstance(route, MailRoute) else self.wake(dest)
+        sender = Sender(route, dest, tag, self.chunk_bytes, wake)
         self.senders.append(sender)
         return sender
 
     def receiver(self, source: int, tag: Tag) -> Receiver:
         """Open the receiving end of a stream. Local."""
-        receiver = Receiver(self._by_class[_CLASS_OF_TAG[tag]], source, tag, self.config.comm.chunk_bytes)
+        receiver = Receiver(self._route(source, tag), source, tag, self.chunk_bytes)
         self.receivers.append(receiver)
         return receiver
+
+    def row_sender(self, dest: int, tag: Tag, arena: Arena, slots: int) -> RowSender:
+        """Open the sending end of a row stream into `arena` of rank `dest`. Local.
+
+        `slots`: buffers of this rank's own where the row itself is out of reach.
+        """
+        sender: RowSender
+        if arena.shared_with(dest):
+            sender = SharedRowSender(self, dest, tag, arena)
+        else:
+            sender = MessageRowSender(self, dest, tag, arena, slots)
+        self.senders.append(sender)
+        return sender
+
+    def row_receiver(self, source: int, tag: Tag, arena: Arena) -> RowReceiver:
+        """Open the receiving end of a row stream into this rank's rows of `arena`. Local."""
+        receiver: RowReceiver
+        if arena.shared_with(source):
+            receiver = SharedRowReceiver(self, source, tag, arena)
+        else:
+            receiver = MessageRowReceiver(self, source, tag, arena)
+        self.receivers.append(receiver)
+        return receiver
+
+    def comm_of(self, tag: Tag) -> MPI.Intracomm:
+        """The communicator of a message kind."""
+        return self._by_class[_CLASS_OF_TAG[tag]]
+
+    def wake(self, rank: int) -> Callable[[], None]:
+        """What to call after a message to `rank` has left: rings its bell if it is on this node."""
+        node = self.node
+        if node.bells is None or rank == self.rank or rank not in node.ranks:
+            return _nobody_sleeps
+        return partial(node.bells.ring, node.ranks.index(rank))
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Longer messages travel in parts."""
+        return self.config.comm.chunk_bytes
+
+    def on_close(self, close: Callable[[], None]) -> None:
+        """Have `close` called by `close`, last come first. Local; equally on all ranks if `close` is collective."""
+        self._closing.append(close)
+
+    def _route(self, other: int, tag: Tag) -> Route:
+        if self.node.mail is not None and tag in _SMALL and other in self.node.ranks:
+            return MailRoute(self.node.mail, self.node.ranks.index(other))
+        return self.comm_of(tag)
 
     def worst_exit_code(self, code: int, timeout_s: float = 60.0) -> int:
         """The largest exit code of any rank. Collective over the world, polled; also the last barrier.
@@ -113,11 +200,14 @@ class World:
             raise RuntimeError(
                 f"rank {self.rank} ends with messages in flight on streams {sorted(set(left))}"
             )
+        while self._closing:
+            self._closing.pop()()
         for comm in self._by_class.values():
             comm.Free()
         if self.learners is not None:
             for comm in (self.learners.group, self.learners.node, self.learners.cross):
                 comm.Free()
+        self.node.comm.Free()
         self.comm.Free()
 
 
@@ -128,22 +218,30 @@ def open_world(
 
     `nodes[r]` overrides the node of each rank (tests of uneven node maps on one host).
     """
-    comm = parent.Dup()
-    host = MPI.Get_processor_name() if nodes is None else nodes[comm.rank]
+    comm = MPI.Intracomm(parent.Dup())
+    host = _node_name(comm) if nodes is None else nodes[comm.rank]
     cores = sorted(os.sched_getaffinity(0))
     seats = comm.allgather({"node": host, "cores": cores, "threads": threads, "pid": os.getpid()})
     for rank, seat in enumerate(seats):
         seat["local_rank"] = sum(other["node"] == seat["node"] for other in seats[:rank])
-    plan = plan_ranks(config, [seat["node"] for seat in seats])
-    return World(
+    names = [seat["node"] for seat in seats]
+    plan = plan_ranks(config, names)
+    node = _open_node(comm, names, shared=config.comm.transport == "auto")
+    crowded = bool(crowded_nodes([seat for seat in seats if seat["node"] == host]))
+    world = World(
         comm=comm,
         plan=plan,
         config=config,
-        waiter=Waiter(config.comm.wait, crowded=bool(crowded_nodes([s for s in seats if s["node"] == host]))),
-        learners=_learner_comms(comm, plan, [seat["node"] for seat in seats]),
+        waiter=Waiter(config.comm.wait, crowded=crowded, alarm=node.bells),
+        learners=_learner_comms(comm, plan, names),
+        node=node,
         seats=seats,
-        _by_class={traffic: comm.Dup() for traffic in Traffic},
+        _by_class={traffic: MPI.Intracomm(comm.Dup()) for traffic in Traffic},
     )
+    if node.bells is not None:
+        world.on_close(node.bells.close)
+        world.on_close(node.mailboxes.close)
+    return world
 
 
 def crowded_nodes(seats: Sequence[dict[str, Any]]) -> list[str]:
@@ -156,6 +254,32 @@ def crowded_nodes(seats: Sequence[dict[str, Any]]) -> list[str]:
             noun = "core" if len(cores) == 1 else "cores"
             sentences.append(f"{count} ranks share {len(cores)} {noun} on {node}")
     return sentences
+
+
+def _nobody_sleeps() -> None:
+    """On another node, or this rank itself: no bell to ring."""
+
+
+def _node_name(comm: MPI.Intracomm) -> str:
+    """Host name, the same on all ranks that share memory and different on all others. Collective over `comm`."""
+    shared = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
+    first = int(shared.bcast(comm.rank))
+    shared.Free()
+    names: list[tuple[str, int]] = comm.allgather((MPI.Get_processor_name(), first))
+    mine = names[first][0]
+    twins = sorted({leader for name, leader in names if name == mine})  # containers may share a name
+    return mine if twins == [first] else f"{mine}.{twins.index(first)}"
+
+
+def _open_node(comm: MPI.Intracomm, names: Sequence[str], *, shared: bool) -> Node:
+    """Collective over `comm`."""
+    mine = names[comm.rank]
+    node = MPI.Intracomm(comm.Split(names.index(mine), comm.rank))
+    ranks = tuple(rank for rank, name in enumerate(names) if name == mine)
+    if not shared:
+        return Node(node, ranks, None, None)
+    bells = Bells(node)
+    return Node(node, ranks, bells, Mailboxes(node, bells))
 
 
 def _learner_comms(comm: MPI.Intracomm, plan: RankPlan, nodes: Sequence[str]) -> LearnerComms | None:

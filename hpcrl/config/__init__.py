@@ -12,6 +12,7 @@ from hpcrl.config.sections import (
     LagConfig,
     LogConfig,
     RanksConfig,
+    ReductionConfig,
     StorageConfig,
 )
 
@@ -30,6 +31,7 @@ __all__ = [
     "ModelConfig",
     "PPOConfig",
     "RanksConfig",
+    "ReductionConfig",
     "RunConfig",
     "StorageConfig",
     "algorithm_config_class",

@@ -106,7 +106,7 @@ class ReductionConfig(Config):
     """How learners (or synchronous workers) sum their gradients."""
 
     form: Literal["auto", "shared", "messages"] = "auto"
-    """Inside a node. shared: sums in shared memory; messages: MPI collectives; auto: shared where the node allows it."""
+    """Inside a node. shared: sums in shared memory; messages: MPI collectives; auto: shared where there is enough."""
     exchange: Literal["auto", "all_gather", "two_phase"] = "auto"
     """Across nodes. all_gather: every shard to every node; two_phase: pieces to their owners, then the sums to all;
     auto: whichever moves fewer bytes for this number of nodes and this compression."""

@@ -15,6 +15,7 @@ SECTION_NAMES = [
     "evaluation",
     "storage",
     "comm",
+    "reduction",
     "log",
 ]
 

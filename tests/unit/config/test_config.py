@@ -16,6 +16,7 @@ from hpcrl.config import (
     ModelConfig,
     PPOConfig,
     RanksConfig,
+    ReductionConfig,
     RunConfig,
     StorageConfig,
 )
@@ -84,7 +85,16 @@ SECTIONS = [
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     StorageConfig(runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25),
-    CommConfig(slots=4, chunk_bytes=1024, wait="spin", checksum=True, debug=True),
+    CommConfig(slots=4, chunk_bytes=1024, transport="messages", wait="spin", checksum=True, debug=True),
+    ReductionConfig(
+        form="messages",
+        exchange="two_phase",
+        compression="topk",
+        topk_fraction=0.1,
+        warmup_updates=0,
+        bucket_bytes=8192,
+        shard_optimizer=True,
+    ),
     LogConfig(progress_interval_s=0.5, level="debug"),
 ]
 BY_TYPE = {type(section): section for section in SECTIONS}
@@ -155,6 +165,7 @@ def test_a_whole_run_round_trips(algorithm):
         evaluation=BY_TYPE[EvaluationConfig],
         storage=BY_TYPE[StorageConfig],
         comm=BY_TYPE[CommConfig],
+        reduction=BY_TYPE[ReductionConfig],
         log=BY_TYPE[LogConfig],
     )
     again = RunConfig.parse(json.loads(run.to_json()))
