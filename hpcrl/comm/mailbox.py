@@ -1,7 +1,7 @@
 """Small messages inside a node, through shared memory: descriptors, grants, requests, notes.
 
-One ring of cells per ordered pair of ranks; a cell holds a tag and up to `MOST_BYTES` bytes. Messages of one pair arrive
-in the order they were sent, and none is lost: what finds the ring full waits with its sender.
+One ring of cells per ordered pair of ranks; a cell holds a tag and up to `MOST_BYTES` bytes. Messages of one pair
+arrive in the order they were sent, and none is lost: what finds the ring full waits with its sender.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Large messages of one size, written and read where they lie: rows of an arena.
 
-The receiver of a row stream owns rows. It offers one (`post`), the sender fills it, the receiver gets it back (`poll`).
-Inside a node the row is shared memory: the sender writes straight into it, and only its number travels, as mail. Between
-nodes the sender fills a slot of its own, which travels by a persistent request straight into the row.
+The receiver of a row stream owns rows. It offers one (`post`), the sender fills it, the receiver gets it back
+(`poll`). Inside a node the row is shared memory: the sender writes straight into it, and only its number travels, as
+mail. Between nodes the sender fills a slot of its own, which travels by a persistent request straight into the row.
 
 Protocols above (grants, requests) name the row, and see to it that none is filled that was not offered.
 """

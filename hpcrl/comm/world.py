@@ -13,7 +13,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcrl.comm.bell import Bells
-from hpcrl.comm.mailbox import Mailboxes, MailRoute
+from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailRoute
 from hpcrl.comm.ranks import Placement, RankPlan, Role, plan_ranks
 from hpcrl.comm.rows import (
     Arena,
@@ -65,7 +65,7 @@ class LearnerComms:
 
 
 _SMALL = {Tag.GRANT, Tag.REQUEST, Tag.VERSION, Tag.STOP, Tag.STOP_REQUEST}
-"""Their messages fit a mailbox cell."""
+"""Their messages fit a mailbox cell (unless the opener says otherwise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,17 +116,20 @@ class World:
         """Roles of this rank."""
         return self.plan.of_rank(self.rank)
 
-    def sender(self, dest: int, tag: Tag) -> Sender:
-        """Open the sending end of a stream. Local; the other end is opened by `receiver` on rank `dest`."""
-        route = self._route(dest, tag)
+    def sender(self, dest: int, tag: Tag, nbytes: int = MOST_BYTES) -> Sender:
+        """Open the sending end of a stream. Local; the other end is opened by `receiver` on rank `dest`.
+
+        `nbytes`: no message of a small kind is longer; equal at both ends.
+        """
+        route = self._route(dest, tag, nbytes)
         wake = None if isinstance(route, MailRoute) else self.wake(dest)
         sender = Sender(route, dest, tag, self.chunk_bytes, wake)
         self.senders.append(sender)
         return sender
 
-    def receiver(self, source: int, tag: Tag) -> Receiver:
+    def receiver(self, source: int, tag: Tag, nbytes: int = MOST_BYTES) -> Receiver:
         """Open the receiving end of a stream. Local."""
-        receiver = Receiver(self._route(source, tag), source, tag, self.chunk_bytes)
+        receiver = Receiver(self._route(source, tag, nbytes), source, tag, self.chunk_bytes)
         self.receivers.append(receiver)
         return receiver
 
@@ -173,8 +176,9 @@ class World:
         """Have `close` called by `close`, last come first. Local; equally on all ranks if `close` is collective."""
         self._closing.append(close)
 
-    def _route(self, other: int, tag: Tag) -> Route:
-        if self.node.mail is not None and tag in _SMALL and other in self.node.ranks:
+    def _route(self, other: int, tag: Tag, nbytes: int) -> Route:
+        small = tag in _SMALL and nbytes <= MOST_BYTES
+        if small and self.node.mail is not None and other in self.node.ranks:
             return MailRoute(self.node.mail, self.node.ranks.index(other))
         return self.comm_of(tag)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -102,6 +103,29 @@ class TrajectoryLayout:
         header["first_env"], header["num_envs"] = envs.start, len(envs)
         trajectory.fields["parameter_version"][...] = version
         return trajectory
+
+    def join(self, buffer: Bytes, trajectories: Sequence[Trajectory]) -> Trajectory:
+        """Copy trajectories side by side into `buffer`: the columns of the first, then those of the second, ...
+
+        Together they have the columns of this layout; fields and unroll_length are equal.
+        """
+        joined = self.view(buffer)
+        for name, array in joined.fields.items():
+            start = 0
+            for trajectory in trajectories:
+                source = trajectory.fields[name]
+                array[:, start : start + source.shape[1]] = source
+                start += source.shape[1]
+        first = trajectories[0].header
+        header = joined.header
+        for name in HEADER.names or ():
+            header[name] = first[name]
+        header["digest"], header["nbytes"] = self.digest, self.nbytes
+        header["version_first"] = min(int(one.header["version_first"]) for one in trajectories)
+        header["version_last"] = max(int(one.header["version_last"]) for one in trajectories)
+        header["num_envs"] = sum(int(one.header["num_envs"]) for one in trajectories)
+        joined.seal(checksum=int(first["checksum"]) != 0)
+        return joined
 
     def check(self, buffer: Bytes, attempt: int) -> Trajectory:
         """A view for reading. Raises ForeignTrajectoryError saying what does not fit."""

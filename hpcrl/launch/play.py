@@ -20,6 +20,7 @@ from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.supervise import Board
 from hpcrl.launch.threads import set_torch_threads
+from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.records import RecordReceiver, RecordSender
 from hpcrl.roles.session import RoleLoop, Session, drain, run_roles
 
@@ -156,6 +157,7 @@ def _make_session(
         config=config,
         env_spec=specs[0],
         trajectory_spec=specs[1],
+        arenas=open_arenas(world, specs[1]),
         control=Control(world, flag),
         run_dir=run_dir,
         record=record,

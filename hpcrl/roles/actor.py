@@ -10,8 +10,9 @@ import numpy.typing as npt
 from hpcrl.algorithms import make_algorithm
 from hpcrl.comm.publish import Subscriber
 from hpcrl.comm.ranks import Placement
+from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import Tag
-from hpcrl.data.trajectory import Bytes, TrajectoryLayout
+from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.collect import Collector
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers, take
 
@@ -19,7 +20,7 @@ from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers,
 def run_actor(session: Session, placement: Placement) -> RoleLoop:
     """Step environments until the run stops. Point-to-point with its replay rank and learner 0.
 
-    Without a grant, the granted parameter version or a free send slot the actor waits, and the wait is timed;
+    Without a grant, the granted parameter version or a buffer to write to the actor waits, and the wait is timed;
     nothing is ever overwritten or dropped here.
     """
     config = session.config
@@ -34,12 +35,12 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             grant = yield from take(streams.next_grant, session)
         if grant is None:
             break
-        number, granted_version = grant
+        number, granted_version, row = grant
         with timers("policy.fetch"):
             fetch = partial(streams.fetch, vector, granted_version, exactly=config.deterministic)
             version = yield from take(fetch, session)
         with timers("stream.send"):
-            slot = yield from take(streams.free_slot, session)
+            slot = yield from take(partial(streams.begin, row), session)
         if version is None or slot is None:
             break
         trajectory = layout.begin(
@@ -53,7 +54,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
         if not collector.collect(trajectory, version, cancelled=partial(streams.stopped, session)):
             break
         trajectory.seal(config.comm.checksum)
-        streams.send(slot)
+        streams.send(row)
         session.report(f"trajectory {number} under version {version}")
         yield True
     collector.close()
@@ -62,31 +63,29 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
 
 
 class ActorStreams:
-    """An actor's ends of its streams, and its send slots. Point-to-point, nonblocking."""
+    """An actor's ends of its streams. Point-to-point, nonblocking."""
 
     def __init__(self, session: Session, placement: Placement, num_parameters: int) -> None:
         world, comm = session.world, session.config.comm
         shards = world.plan.ranks("replay")
         shard = shards[placement.role_rank % len(shards)]
         self.layout = TrajectoryLayout(session.trajectory_spec)
-        self._trajectories = world.sender(shard, Tag.TRAJECTORY)
+        self._trajectories = world.row_sender(shard, Tag.TRAJECTORY, session.arenas.trajectories, comm.slots)
         self._grants = world.receiver(shard, Tag.GRANT)
         self._parameters = Subscriber(world, num_parameters)
         self._every_version = session.config.deterministic
-        self._poison = comm.debug
-        self._free: list[Bytes] = list(self.layout.allocate(comm.slots, poison=comm.debug))
         for _ in range(comm.slots):
-            self._grants.post(np.zeros(2, np.int64))
+            self._grants.post(np.zeros(3, np.int64))
 
-    def next_grant(self) -> tuple[int, int] | None:
-        """(number, parameter version) of the next grant, or None."""
+    def next_grant(self) -> tuple[int, int, int] | None:
+        """(number, parameter version, row) of the next grant, or None."""
         self._progress()
         message = self._grants.poll()
         if message is None:
             return None
-        number, version = (int(value) for value in message)
+        number, version, row = (int(value) for value in message)
         self._grants.post(message)
-        return number, version
+        return number, version, row
 
     def fetch(self, vector: npt.NDArray[np.float32], at_least: int, *, exactly: bool) -> int | None:
         """Bring `vector` up to date; the version it has now, or None while that is below `at_least`."""
@@ -94,14 +93,13 @@ class ActorStreams:
         ready = self._parameters.fetch(vector, at_least=at_least, exactly=exactly)
         return self._parameters.version if ready else None
 
-    def free_slot(self) -> Bytes | None:
-        """A send slot, owned by the caller until `send`; None while all are under way (back-pressure)."""
-        self._trajectories.poll()
-        return self._free.pop() if self._free else None
+    def begin(self, row: int) -> Bytes | None:
+        """Where to write the trajectory of `row`, until `send`; None while every buffer is under way."""
+        return self._trajectories.begin(row)
 
-    def send(self, slot: Bytes) -> None:
-        """Start sending a filled slot; it comes back to the free ones by itself."""
-        self._trajectories.send(slot, on_sent=partial(self._release, slot))
+    def send(self, row: int) -> None:
+        """Give the replay rank its row, filled."""
+        self._trajectories.send(row)
 
     def stopped(self, session: Session) -> bool:
         """Progress between env_steps; whether the run has been stopped."""
@@ -127,8 +125,3 @@ class ActorStreams:
     def _grants_drained(self) -> bool:
         self.next_grant()
         return self._grants.drained
-
-    def _release(self, slot: Bytes) -> None:
-        if self._poison:
-            slot[...] = 0xFF
-        self._free.append(slot)

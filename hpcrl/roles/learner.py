@@ -7,10 +7,12 @@ import numpy as np
 from hpcrl.algorithms import make_algorithm
 from hpcrl.comm.publish import Publisher
 from hpcrl.comm.ranks import Placement, share
-from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
-from hpcrl.data.trajectory import Bytes, Trajectory, TrajectoryLayout
+from hpcrl.comm.replay_link import SLOTS, BatchClient
+from hpcrl.comm.rows import Bytes
+from hpcrl.comm.stream import Sender, Tag, all_drained
+from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
+from hpcrl.roles.arenas import part_layout, part_positions
 from hpcrl.roles.learning import Learning
-from hpcrl.roles.replay import learner_of_position, shard_positions
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
 
 
@@ -50,79 +52,57 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
 
 
 class BatchStreams:
-    """A learner's share of each batch: requests out, rows in, in two alternating slots. Point-to-point."""
+    """A learner's share of each batch: one part from every replay rank that has some of it. Point-to-point."""
 
     def __init__(self, session: Session, placement: Placement) -> None:
-        config, world = session.config, session.world
-        self._layout = TrajectoryLayout(session.trajectory_spec)
+        config, world, spec = session.config, session.world, session.trajectory_spec
+        learner = placement.role_rank
         self._attempt = world.attempt
-        positions = share(config.batch_trajectories, config.ranks.learners, placement.role_rank)
-        self.column_offset = positions.start * session.trajectory_spec.num_envs
-        self.total_columns = config.batch_trajectories * session.trajectory_spec.num_envs
-        shards = world.plan.ranks("replay")
-        mine = [
-            [
-                p
-                for p in shard_positions(config, index)
-                if learner_of_position(config, p) == placement.role_rank
-            ]
-            for index in range(len(shards))
-        ]
-        self._rows_of = {index: len(rows) for index, rows in enumerate(mine) if rows}
-        self._receivers: dict[int, Receiver] = {
-            i: world.receiver(shards[i], Tag.BATCH) for i in self._rows_of
-        }
-        self._requests: dict[int, Sender] = {i: world.sender(shards[i], Tag.REQUEST) for i in self._rows_of}
-        self._slots = [self._layout.allocate(len(positions), poison=config.comm.debug) for _ in range(2)]
-        self._asked = 0
-        self._arrived: dict[int, list[Bytes]] = {index: [] for index in self._rows_of}
+        self.column_offset = (
+            spec.num_envs * share(config.batch_trajectories, config.ranks.learners, learner).start
+        )
+        self.total_columns = spec.num_envs * config.batch_trajectories
+        self._layouts: dict[int, TrajectoryLayout] = {}
+        self._links: dict[int, BatchClient] = {}
+        for shard, rank in enumerate(world.plan.ranks("replay")):
+            if part_positions(config, shard, learner):
+                self._layouts[shard] = part_layout(config, spec, shard, learner)
+                self._links[shard] = BatchClient(world, rank, session.arenas.batches, SLOTS * shard)
+        self._arrived: dict[int, Bytes] = {}
 
     def ask(self) -> None:
-        """Post the rows of the older slot again and ask every shard for its part of one more batch.
+        """Ask every shard for its part of one more batch.
 
         The trajectories of the update before the last are overwritten from here on.
         """
-        slot = self._slots[self._asked % 2]
-        start = 0
-        for index, rows in self._rows_of.items():
-            for row in slot[start : start + rows]:
-                self._receivers[index].post(row)
-            start += rows
-            self._requests[index].send(np.array([self._asked], np.int64))
-        self._asked += 1
-        self._arrived = {index: [] for index in self._rows_of}
+        for link in self._links.values():
+            link.ask()
+        self._arrived = {}
 
     def ready(self) -> bool:
-        """Whether every row of the next batch is here; at once for a learner without rows."""
-        for sender in self._requests.values():
-            sender.poll()
-        for index, rows in self._rows_of.items():
-            arrived = self._arrived[index]
-            while len(arrived) < rows and (row := self._receivers[index].poll()) is not None:
-                arrived.append(row)
-        return all(len(self._arrived[index]) == rows for index, rows in self._rows_of.items())
+        """Whether every part of the next batch is here; at once for a learner without any."""
+        for shard, link in self._links.items():
+            if shard not in self._arrived and (part := link.poll()) is not None:
+                self._arrived[shard] = part
+        return len(self._arrived) == len(self._links)
 
     def trajectories(self) -> list[Trajectory]:
-        """The batch, in the order of the slot; valid until the next but one `ask`."""
-        rows = [row for arrived in self._arrived.values() for row in arrived]
-        return [self._layout.check(row, self._attempt) for row in rows]
+        """The batch, a trajectory of many columns from each shard; valid until the next but one `ask`."""
+        return [self._layouts[shard].check(self._arrived[shard], self._attempt) for shard in self._links]
 
     def close(self) -> None:
         """Ask for nothing more."""
-        for sender in self._requests.values():
-            sender.close()
+        for link in self._links.values():
+            link.close()
 
     def drained(self) -> bool:
-        """Take in rows still under way; True when the shards have closed and all of it is here."""
-        for receiver in self._receivers.values():
-            while receiver.poll() is not None:
-                pass
-        return all_drained([*self._receivers.values(), *self._requests.values()])
+        """Take in parts still under way; True when the shards have closed and all of it is here."""
+        return all_drained(self._links.values())
 
     def cancel(self) -> None:
-        """Take the posted rows back; only after `drained`."""
-        for receiver in self._receivers.values():
-            receiver.cancel()
+        """Take the offered slots back; only after `drained`."""
+        for link in self._links.values():
+            link.cancel()
 
 
 class Publication:

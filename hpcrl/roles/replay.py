@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
-from hpcrl.comm.ranks import Placement, share
-from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
-from hpcrl.config import RunConfig
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.replay_link import SLOTS, BatchServer
+from hpcrl.comm.rows import Bytes, RowReceiver
+from hpcrl.comm.stream import Sender, Tag, all_drained
 from hpcrl.data.admission import Admission
-from hpcrl.data.trajectory import Bytes, TrajectoryLayout
+from hpcrl.data.trajectory import TrajectoryLayout
+from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, trajectory_rows
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_event, record_timers
 
 
@@ -32,19 +32,6 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
     record_timers(session, placement, timers)
 
 
-def shard_positions(config: RunConfig, shard: int) -> list[int]:
-    """Positions, among the K trajectories of every update, that this replay rank fills. Pure."""
-    return list(range(shard, config.batch_trajectories, config.ranks.replay))
-
-
-def learner_of_position(config: RunConfig, position: int) -> int:
-    """The learner (role_rank) that trains the trajectory at a position. Pure."""
-    for learner in range(config.ranks.learners):
-        if position in share(config.batch_trajectories, config.ranks.learners, learner):
-            return learner
-    raise ValueError(f"position {position} is not in a batch of {config.batch_trajectories} trajectories")
-
-
 class ReplayShard:
     """Rows of trajectories, their admission, and the streams around them."""
 
@@ -53,23 +40,33 @@ class ReplayShard:
         self._session = session
         self._placement = placement
         self._timers = timers
+        shard = placement.role_rank
         self._layout = TrajectoryLayout(session.trajectory_spec)
-        self._positions = shard_positions(config, placement.role_rank)
+        self._positions = shard_positions(config, shard)
         actors = range(placement.role_rank, config.ranks.actors, config.ranks.replay)
         actor_ranks = [world.plan.ranks("actor")[index] for index in actors]
-        self._trajectories: list[Receiver] = [world.receiver(rank, Tag.TRAJECTORY) for rank in actor_ranks]
+        self._arena = session.arenas.trajectories
+        self._trajectories: list[RowReceiver] = [
+            world.row_receiver(rank, Tag.TRAJECTORY, self._arena) for rank in actor_ranks
+        ]
         self._grants: list[Sender] = [world.sender(rank, Tag.GRANT) for rank in actor_ranks]
-        learners = sorted({learner_of_position(config, position) for position in self._positions})
         ranks = world.plan.ranks("learner")
-        self._batches = {index: world.sender(ranks[index], Tag.BATCH) for index in learners}
-        self._requests = {index: world.receiver(ranks[index], Tag.REQUEST) for index in learners}
+        counts = {index: len(part_positions(config, shard, index)) for index in range(config.ranks.learners)}
+        self._parts = {
+            index: part_layout(config, session.trajectory_spec, shard, index)
+            for index, count in counts.items()
+            if count
+        }
+        self._links = {
+            index: BatchServer(world, ranks[index], session.arenas.batches, SLOTS * shard)
+            for index in self._parts
+        }
         self._versions = world.receiver(ranks[0], Tag.VERSION)
-        for receiver in [*self._requests.values(), self._versions]:
-            for _ in range(2):
-                receiver.post(np.zeros(1, np.int64))
-        self._requested = dict.fromkeys(learners, 0)
-        self._free: list[Bytes] = []
-        self._rows: dict[int, Bytes] = {}
+        for _ in range(2):
+            self._versions.post(np.zeros(1, np.int64))
+        self._free = list(reversed(range(trajectory_rows(config, shard))))
+        self._row_of: dict[int, int] = {}
+        """Rows of the trajectories that have arrived, by grant."""
         self.served = 0
         self.admission = Admission(
             batch=len(self._positions),
@@ -89,10 +86,8 @@ class ReplayShard:
             self.admission.publish(int(note[0]))
             self._versions.post(note)
             progress = True
-        for learner, receiver in self._requests.items():
-            while (note := receiver.poll()) is not None:
-                self._requested[learner] += 1
-                receiver.post(note)
+        for link in self._links.values():
+            while link.take_request() is not None:
                 progress = True
         return progress
 
@@ -102,9 +97,9 @@ class ReplayShard:
         for sender in self._grants:
             sender.poll()
         while (grant := self.admission.next_grant()) is not None:
-            row = self._free.pop() if self._free else self._new_row()
+            row = self._free.pop()
             self._trajectories[grant.actor].post(row)
-            self._grants[grant.actor].send(np.array([grant.number, grant.version], np.int64))
+            self._grants[grant.actor].send(np.array([grant.number, grant.version, row], np.int64))
             progress = True
         return progress
 
@@ -120,64 +115,75 @@ class ReplayShard:
 
     def serve(self) -> bool:
         """Send the next batch once every learner it serves has asked for it and the lag contract allows it."""
-        for sender in self._batches.values():
-            sender.poll()
-        if min(self._requested.values()) <= self.served:
+        for link in self._links.values():
+            link.poll()
+        buffers = {index: link.begin() for index, link in self._links.items()}
+        if any(buffer is None for buffer in buffers.values()):
             return False
         self._drop_overdue()
         numbers = self.admission.take_batch(self.served)
         if numbers is None:
             return False
         with self._timers("replay.sample"):
-            for number, position in zip(numbers, self._positions, strict=True):
-                row = self._rows.pop(number)
-                learner = learner_of_position(self._session.config, position)
-                self._batches[learner].send(row, on_sent=partial(self._release, row))
+            self._answer(numbers, {index: buffer for index, buffer in buffers.items() if buffer is not None})
         self.served += 1
         return True
 
     def close_senders(self) -> None:
         """No more grants and batches."""
-        for sender in [*self._grants, *self._batches.values()]:
+        for sender in self._grants:
             sender.close()
+        for link in self._links.values():
+            link.close()
 
     def drained(self) -> bool:
         """Take in and forget what still comes; True when every stream of this shard has ended."""
         for receiver in self._trajectories:
-            while (row := receiver.poll()) is not None:
-                self._release(row)
+            while receiver.poll() is not None:
+                pass
         self.take_notes()
-        receivers = [*self._trajectories, *self._requests.values(), self._versions]
-        senders = [*self._grants, *self._batches.values()]
-        return all_drained([*receivers, *senders])
+        return all_drained([*self._trajectories, *self._links.values(), self._versions, *self._grants])
 
     def cancel(self) -> None:
-        """Take the posted rows back; only after `drained`."""
-        for receiver in [*self._trajectories, *self._requests.values(), self._versions]:
+        """Take the offered rows back; only after `drained`."""
+        for receiver in self._trajectories:
             receiver.cancel()
+        for link in self._links.values():
+            link.cancel()
+        self._versions.cancel()
 
-    def _new_row(self) -> Bytes:
-        row: Bytes = self._layout.allocate(1, poison=self._session.config.comm.debug)[0]
-        return row
+    def _memory(self, row: int) -> Bytes:
+        return self._arena.row(self._session.world.rank, row)
 
-    def _insert(self, row: Bytes) -> None:
-        number = int(self._layout.check(row, self._session.world.attempt).header["grant"])
+    def _insert(self, row: int) -> None:
+        number = int(self._layout.check(self._memory(row), self._session.world.attempt).header["grant"])
         if self.admission.arrive(number):
-            self._rows[number] = row
+            self._row_of[number] = row
         else:  # given up, and counted, before it came
             self._release(row)
+
+    def _answer(self, numbers: list[int], buffers: dict[int, Bytes]) -> None:
+        """Write each learner's trajectories, in the order of their positions, into its slot."""
+        number_of = dict(zip(self._positions, numbers, strict=True))
+        for learner, buffer in buffers.items():
+            positions = part_positions(self._session.config, self._placement.role_rank, learner)
+            rows = [self._row_of.pop(number_of[position]) for position in positions]
+            self._parts[learner].join(buffer, [self._layout.view(self._memory(row)) for row in rows])
+            self._links[learner].send()
+            for row in rows:
+                self._release(row)
 
     def _drop_overdue(self) -> None:
         """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not."""
         before = self.admission.dropped
         for number in self.admission.drop_overdue(self.served):
-            self._release(self._rows.pop(number))
+            self._release(self._row_of.pop(number))
         count = self.admission.dropped - before
         if count:
             text = f"too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
             record_event(self._session, self._placement, "dropped_trajectory", text, count)
 
-    def _release(self, row: Bytes) -> None:
+    def _release(self, row: int) -> None:
         if self._session.config.comm.debug:
-            row[...] = 0xFF
+            self._memory(row)[...] = 0xFF
         self._free.append(row)

@@ -16,6 +16,7 @@ from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec
+from hpcrl.roles.arenas import Arenas
 from hpcrl.roles.records import table_row
 from hpcrl.storage.schema import Rows
 
@@ -59,6 +60,7 @@ class Session:
     config: RunConfig
     env_spec: EnvSpec
     trajectory_spec: TrajectorySpec
+    arenas: Arenas
     control: Control
     run_dir: Path
     record: Callable[[str, Rows], None]

@@ -1,11 +1,12 @@
 """Which shard fills and which learner trains a position of a batch."""
 
-import pytest
+from itertools import chain
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hpcrl.comm.ranks import share
-from hpcrl.roles.replay import learner_of_position, shard_positions
+from hpcrl.roles.arenas import part_positions, shard_positions
 from tests.unit.comm.test_ranks import pipeline
 
 
@@ -22,15 +23,12 @@ def test_every_position_of_a_batch_has_one_shard_and_one_learner(config):
     shards = [shard_positions(config, shard) for shard in range(config.ranks.replay)]
     assert all(shards)
     assert sorted(position for one in shards for position in one) == list(range(config.batch_trajectories))
-    learners = [learner_of_position(config, position) for position in range(config.batch_trajectories)]
-    assert learners == sorted(learners)
-    for learner in range(config.ranks.learners):
-        assert learners.count(learner) == len(
-            share(config.batch_trajectories, config.ranks.learners, learner)
-        )
-
-
-@pytest.mark.parametrize("position", [-1, 4])
-def test_there_is_no_other_position(position):
-    with pytest.raises(ValueError, match=f"position {position} is not in a batch of 4"):
-        learner_of_position(pipeline(4), position)
+    parts = {
+        (shard, learner): part_positions(config, shard, learner)
+        for shard in range(config.ranks.replay)
+        for learner in range(config.ranks.learners)
+    }
+    assert sorted(chain.from_iterable(parts.values())) == list(range(config.batch_trajectories))
+    for (shard, learner), part in parts.items():
+        assert set(part) <= set(shards[shard])
+        assert set(part) <= set(share(config.batch_trajectories, config.ranks.learners, learner))
