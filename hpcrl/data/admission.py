@@ -22,6 +22,15 @@ class Grant:
     """The actor must act with this parameter version or a newer one (deterministic: exactly this one)."""
 
 
+def most_alive(*, batch: int, max_lag: int, actors: int, grants_per_actor: int) -> int:
+    """Most trajectories that can be granted and neither served, dropped nor refused at one time. Pure.
+
+    Granted, less what was dropped, is at most (published version + 1 + max_lag) * batch; what is published was served
+    before; and what was dropped but has not come yet, to be refused, is still held by an actor.
+    """
+    return (1 + max_lag) * batch + actors * grants_per_actor
+
+
 class Admission:
     """Grants, arrivals and batches of one replay rank. Local; no clock, no communication."""
 

@@ -9,6 +9,7 @@ from hpcrl.comm.replay_link import SLOTS
 from hpcrl.comm.rows import Arena
 from hpcrl.comm.world import World
 from hpcrl.config import RunConfig
+from hpcrl.data.admission import most_alive
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.data.trajectory import TrajectoryLayout
 
@@ -38,14 +39,13 @@ def open_arenas(world: World, spec: TrajectorySpec) -> Arenas:
 
 
 def trajectory_rows(config: RunConfig, shard: int) -> int:
-    """Rows that a replay rank can need. Pure.
-
-    Granted, less what was dropped, is at most (published version + 1 + max_lag) * batch, and what was published is
-    at most what was served; what was dropped while under way is at most what actors hold.
-    """
-    batch = len(shard_positions(config, shard))
-    actors = len(range(shard, config.ranks.actors, config.ranks.replay))
-    return (1 + config.lag.max_lag) * batch + actors * config.comm.slots
+    """Rows that a replay rank can need. Pure."""
+    return most_alive(
+        batch=len(shard_positions(config, shard)),
+        max_lag=config.lag.max_lag,
+        actors=len(range(shard, config.ranks.actors, config.ranks.replay)),
+        grants_per_actor=config.comm.slots,
+    )
 
 
 def shard_positions(config: RunConfig, shard: int) -> list[int]:

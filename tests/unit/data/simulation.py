@@ -12,7 +12,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpcrl.data.admission import Admission
+from hpcrl.data.admission import Admission, most_alive
 
 MAX_EVENTS = 100_000
 
@@ -181,10 +181,22 @@ class Simulation:
                 if grant.number in shard.granted:
                     raise ContractBrokenError(f"grant {grant.number} was issued twice")
                 shard.granted[grant.number] = grant
+                self._check_rows(index, shard)
                 actor = self.actors[index][grant.actor]
                 self._later(self._travel(), self._receive_grant, actor, grant)
             while shard.served < shard.requested and self._serve(shard):
                 pass
+
+    def _check_rows(self, index: int, shard: Shard) -> None:
+        gone = self.setup.batch * len(shard.batches) + len(shard.dropped_here) + len(shard.refused)
+        most = most_alive(
+            batch=self.setup.batch,
+            max_lag=self.setup.max_lag,
+            actors=len(self.setup.actor_times[index]),
+            grants_per_actor=self.setup.grants_per_actor,
+        )
+        if len(shard.granted) - gone > most:
+            raise ContractBrokenError(f"{len(shard.granted) - gone} trajectories need more than {most} rows")
 
     def _serve(self, shard: Shard) -> bool:
         update = shard.served

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -182,3 +184,27 @@ def test_another_layout_of_the_same_size_is_refused():
     assert ours.nbytes == theirs.nbytes
     with pytest.raises(ForeignTrajectoryError, match="digest"):
         ours.check(begin(theirs, theirs.allocate(1)[0]).buffer, 2)
+
+
+@pytest.mark.parametrize("checksum", [False, True])
+@pytest.mark.parametrize("count", [1, 3])
+def test_joined_trajectories_lie_side_by_side(count, checksum):
+    single = TrajectoryLayout(spec())
+    wide = TrajectoryLayout(replace(spec(), num_envs=2 * count))
+    parts = []
+    for index in range(count):
+        part = begin(single, single.allocate(1)[0], envs=range(2 * index, 2 * index + 2 - (index == 1)))
+        part.fields["obs"][...] = index
+        part.fields["valid"][:, : 2 - (index == 1)] = True
+        part.header["version_first"], part.header["version_last"] = 5 - index, 7 + index
+        part.seal(checksum)
+        parts.append(part)
+    joined = wide.check(wide.join(wide.allocate(1, poison=True)[0], parts).buffer, 2)
+    for name, array in joined.fields.items():
+        assert np.array_equal(array, np.concatenate([part.fields[name] for part in parts], axis=1))
+    header = {name: int(joined.header[name]) for name in HEADER.names}
+    assert (header["version_first"], header["version_last"]) == (6 - count, 6 + count)
+    assert header["valid_steps"] == sum(int(part.header["valid_steps"]) for part in parts)
+    assert header["num_envs"] == 2 * count - (count > 1)
+    assert (header["attempt"], header["grant"]) == (2, 11)
+    assert bool(header["checksum"]) == checksum
