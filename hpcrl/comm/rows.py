@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from hpcrl.comm.stream import Tag, complete, parts
+from hpcrl.comm.stream import Tag, complete, parts, receiver_state, sender_state
 from hpcrl.comm.window import SharedWindow, fits_in_shared_memory
 
 if TYPE_CHECKING:
@@ -85,6 +85,9 @@ class RowSender(Protocol):
     def drained(self) -> bool:
         """Closed, and nothing is under way."""
 
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+
 
 class RowReceiver(Protocol):
     """The receiving end of a row stream. Point-to-point, nonblocking."""
@@ -110,6 +113,9 @@ class RowReceiver(Protocol):
 
     def cancel(self) -> None:
         """Take back what is still offered; only after `drained`."""
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
 
 
 class SharedRowSender:
@@ -150,6 +156,10 @@ class SharedRowSender:
         """Closed, and all of it announced."""
         return self.poll() == 0 and self._closed
 
+    def state(self) -> str:
+        """One line."""
+        return sender_state(self, self.poll(), self._closed)
+
 
 class SharedRowReceiver:
     """Receives rows of an arena that both ends see."""
@@ -189,6 +199,10 @@ class SharedRowReceiver:
         if not self.drained:
             raise RuntimeError(f"stream {self.tag.name} from rank {self.source} still expects messages")
         self.posted = 0
+
+    def state(self) -> str:
+        """One line."""
+        return receiver_state(self, self._expected)
 
 
 class MessageRowSender:
@@ -255,6 +269,10 @@ class MessageRowSender:
             free_requests(self._requests)
         return done
 
+    def state(self) -> str:
+        """One line."""
+        return sender_state(self, len(self._pending), self._end_request is not None)
+
 
 class MessageRowReceiver:
     """Receives into rows of this rank, by one persistent request for each part of each row."""
@@ -312,6 +330,11 @@ class MessageRowReceiver:
         self._posted.clear()
         free_requests(list(self._requests.values()))
         self._requests.clear()
+
+    def state(self) -> str:
+        """One line."""
+        expected = int(self._end_note[0])
+        return receiver_state(self, None if expected < 0 else expected)
 
 
 def aligned(nbytes: int) -> Bytes:

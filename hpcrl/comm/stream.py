@@ -118,6 +118,10 @@ class Sender:
         """Closed, and every buffer is free."""
         return self.poll() == 0 and self._end_request is not None and bool(self._end_request.Test())
 
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+        return sender_state(self, len(self._pending), self._end_request is not None)
+
 
 class Receiver:
     """The receiving end. Point-to-point, nonblocking.
@@ -176,6 +180,35 @@ class Receiver:
                 request.Cancel()
                 request.Wait()
         self._posted.clear()
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+        return receiver_state(self, int(self._end_note[0]) if self._ended else None)
+
+
+class _End(Protocol):
+    tag: Tag
+    messages: int
+
+
+class _SendingEnd(_End, Protocol):
+    dest: int
+
+
+class _ReceivingEnd(_End, Protocol):
+    source: int
+
+
+def sender_state(end: _SendingEnd, pending: int, closed: bool) -> str:
+    """One line on a sending end, for a report. Pure."""
+    done = "closed" if closed else "open"
+    return f"{end.tag.name} to rank {end.dest}: {end.messages} sent, {pending} still under way, {done}"
+
+
+def receiver_state(end: _ReceivingEnd, expected: int | None) -> str:
+    """One line on a receiving end, for a report. Pure."""
+    of = "an unknown number" if expected is None else str(expected)
+    return f"{end.tag.name} from rank {end.source}: {end.messages} of {of} received"
 
 
 def complete(requests: Sequence[Request]) -> bool:

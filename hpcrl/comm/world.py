@@ -196,6 +196,11 @@ class World:
             raise TimeoutError(f"rank {self.rank}: not all ranks reached the end within {timeout_s:.0f} s")
         return int.from_bytes(worst, "little")
 
+    def report(self) -> str:
+        """Every stream of this rank that is not at its end, one line each. Local."""
+        ends = [*self.senders, *self.receivers]
+        return "\n".join(f"  {end.state()}" for end in ends if not end.drained) or "  no stream is open"
+
     def close(self) -> None:
         """Free every communicator. Collective over the world. Raises RuntimeError if messages are left over."""
         left = [stream.tag.name for stream in self.senders if not stream.drained]

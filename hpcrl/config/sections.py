@@ -96,6 +96,9 @@ class CommConfig(Config):
     """auto: ranks of one node exchange through shared memory where there is enough of it; messages: MPI everywhere."""
     wait: Literal["polite", "spin"] = "polite"
     """polite: waiting ranks sleep between polls and leave their core to others; spin: lowest latency."""
+    drain_timeout_s: float = Field(600.0, gt=0)
+    """After the stop: a rank that waits so long for what was under way reports its streams and ends the job. Must be
+    longer than the longest env_step."""
     checksum: bool = False
     """Trajectories carry a CRC that the receiver compares."""
     debug: bool = False

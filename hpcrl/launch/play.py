@@ -22,7 +22,7 @@ from hpcrl.launch.supervise import Board
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.records import RecordReceiver, RecordSender
-from hpcrl.roles.session import RoleLoop, Session, drain, run_roles
+from hpcrl.roles.session import RoleLoop, Session, run_roles
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -66,7 +66,7 @@ def play(
     run_roles([_role_loop(session, placement) for placement in world.placements], session)
     session.record("edges", edge_rows(world))
     session.control.close()
-    run_roles([drain(lambda: session.control.drained & records.drained)], session)
+    run_roles([_last_streams(session, records)], session)
     session.control.cancel()
     if isinstance(records, RecordReceiver):
         records.close()
@@ -77,6 +77,12 @@ def play(
     world.comm.Barrier()
     world.close()
     return code
+
+
+def _last_streams(session: Session, records: RecordSender | RecordReceiver) -> RoleLoop:
+    """Until control and records have ended: after learner 0's evaluation, however long that takes."""
+    while not session.control.drained & records.drained:
+        yield False
 
 
 def _identify(world: World, board: Board) -> dict[str, Any]:

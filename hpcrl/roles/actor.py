@@ -59,7 +59,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
         yield True
     collector.close()
     record_timers(session, placement, timers)
-    yield from streams.drain()
+    yield from streams.drain(session)
 
 
 class ActorStreams:
@@ -108,11 +108,12 @@ class ActorStreams:
         self._progress()
         return session.control.stopped
 
-    def drain(self) -> RoleLoop:
+    def drain(self, session: Session) -> RoleLoop:
         """Close, take in grants and versions still under way, and leave nothing behind."""
         self._trajectories.close()
         yield from drain(
-            lambda: self._grants_drained() & self._parameters.drained & self._trajectories.drained
+            lambda: self._grants_drained() & self._parameters.drained & self._trajectories.drained,
+            session,
         )
         self._grants.cancel()
         self._parameters.close()

@@ -45,7 +45,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     session.control.announce_stop()
     batches.close()
     publication.close()
-    yield from drain(lambda: batches.drained() & publication.drained())
+    yield from drain(lambda: batches.drained() & publication.drained(), session)
     batches.cancel()
     learning.finish()
     record_timers(session, placement, timers)

@@ -27,7 +27,7 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
             session.report(f"{shard.served} batches sent, {shard.admission.under_way} trajectories under way")
         yield progress
     shard.close_senders()
-    yield from drain(shard.drained)
+    yield from drain(shard.drained, session)
     shard.cancel()
     record_timers(session, placement, timers)
 
@@ -64,7 +64,9 @@ class ReplayShard:
         self._versions = world.receiver(ranks[0], Tag.VERSION)
         for _ in range(2):
             self._versions.post(np.zeros(1, np.int64))
-        self._free = list(reversed(range(trajectory_rows(config, shard))))
+        self._fresh = iter(range(trajectory_rows(config, shard)))
+        """Rows that were never used; taken only when no other is free, so that memory grows with need."""
+        self._free: list[int] = []
         self._row_of: dict[int, int] = {}
         """Rows of the trajectories that have arrived, by grant."""
         self.served = 0
@@ -97,7 +99,7 @@ class ReplayShard:
         for sender in self._grants:
             sender.poll()
         while (grant := self.admission.next_grant()) is not None:
-            row = self._free.pop()
+            row = self._free.pop() if self._free else next(self._fresh)
             self._trajectories[grant.actor].post(row)
             self._grants[grant.actor].send(np.array([grant.number, grant.version, row], np.int64))
             progress = True

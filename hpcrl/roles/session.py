@@ -94,9 +94,23 @@ def take(poll: Callable[[], T | None], session: Session) -> Generator[bool, None
     return value
 
 
-def drain(ready: Callable[[], bool]) -> RoleLoop:
-    """Yield until `ready()`; for the end of a role, when everybody is draining."""
+class StillInFlight(TimeoutError):
+    """The run has stopped, but something that was under way does not arrive."""
+
+
+def drain(ready: Callable[[], bool], session: Session) -> RoleLoop:
+    """Yield until `ready()`; for the end of a role, when everybody is draining.
+
+    Raises StillInFlight, with the state of this rank's streams, after comm.drain_timeout_s.
+    """
+    limit = session.config.comm.drain_timeout_s
+    deadline = time.perf_counter() + limit
     while not ready():
+        if time.perf_counter() > deadline:
+            raise StillInFlight(
+                f"rank {session.world.rank} has waited for {limit:g} s (comm.drain_timeout_s) since the stop; "
+                f"not drained:\n{session.world.report()}"
+            )
         yield False
 
 

@@ -130,3 +130,20 @@ def test_a_first_signal_after_the_end_is_harmless(comm):
         rank.control.poll()
         assert rank.flag.received == "SIGTERM"
         rank.end()
+
+
+def test_a_learner_that_waits_hears_of_a_signal_to_any_rank(comm):
+    """Without a vote: one that waits for its batch must come to the next vote, or the others wait there for ever."""
+    for target in range(comm.size):
+        with open_test_world(comm) as world:
+            rank = Rank(world, PLANS[comm.size])
+            comm.Barrier()
+            if comm.rank == target:
+                os.kill(os.getpid(), signal.SIGTERM)
+            if rank.learns:
+                poll_until(world, lambda rank=rank: rank.control.stop_requested)
+                where = "" if comm.rank == target else f" on rank {target}"
+                assert rank.control.stop_cause == f"SIGTERM{where}"
+            meet(world, [rank.control.poll])
+            rank.run()
+            rank.end()

@@ -85,7 +85,15 @@ SECTIONS = [
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     StorageConfig(runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25),
-    CommConfig(slots=4, chunk_bytes=1024, transport="messages", wait="spin", checksum=True, debug=True),
+    CommConfig(
+        slots=4,
+        chunk_bytes=1024,
+        transport="messages",
+        wait="spin",
+        drain_timeout_s=5.0,
+        checksum=True,
+        debug=True,
+    ),
     ReductionConfig(
         form="messages",
         exchange="two_phase",
