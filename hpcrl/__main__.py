@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from hpcrl import __version__
 from hpcrl.config import ConfigError, ExitCode
@@ -22,6 +23,22 @@ joins as one of them.
 
 exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configuration (nothing was started),
 3 a rank died, 4 gradients were not finite, 1 anything else
+"""
+
+
+_BENCHES = {
+    "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
+    "comm": "trajectories into the store, fan-in, waiting",
+    "publish": "parameters from the learner to the actors",
+    "replay-link": "batches from the replay rank to the learner",
+}
+_BENCH_HELP = """\
+By hand, ranks of this machine are started. Under mpiexec or srun the world that is there is measured, between its
+nodes too:
+
+  srun --ntasks-per-node=4 hpcrl bench reduce
+
+Ratios of one run are the result; absolute figures are the machine's.
 """
 
 
@@ -72,7 +89,36 @@ def _parser() -> argparse.ArgumentParser:
     loop.add_argument("--rounds", type=int, default=3, help="interleaved rounds; medians are reported")
     loop.add_argument("--json", action="store_true", help="as one JSON object")
     loop.set_defaults(command=_bench_loop)
+    _add_rank_benches(kinds)
     return parser
+
+
+def _add_rank_benches(kinds: Any) -> None:
+    raw = argparse.RawDescriptionHelpFormatter
+    for what, help_text in _BENCHES.items():
+        bench = kinds.add_parser(what, help=help_text, epilog=_BENCH_HELP, formatter_class=raw)
+        bench.add_argument("--rounds", type=int, default=15, help="interleaved rounds; medians are reported")
+        bench.add_argument("--sizes", type=_sizes, default=(), metavar="1M,16M", help="bytes, with K or M")
+        bench.add_argument("--ranks", type=_numbers, default=(), metavar="2,4", help="worlds to start")
+        bench.add_argument("--json", action="store_true", help="as one JSON object")
+        bench.set_defaults(command=_bench, what=what, parameters=None)
+        if what == "reduce":
+            predicted = bench.add_argument_group("how long one sum would take, in every form")
+            predicted.add_argument("--parameters", type=int, metavar="P", help="of the network, float32")
+            predicted.add_argument("--nodes", type=int, metavar="N")
+            predicted.add_argument("--ranks-per-node", type=int, metavar="L")
+            predicted.add_argument(
+                "--gbit", type=float, metavar="G", help="a node's link, Gbit/s; else measured"
+            )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    units = {"K": 1 << 10, "M": 1 << 20}
+    return tuple(int(part.rstrip("KM")) * units.get(part[-1:], 1) for part in text.upper().split(","))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
 
 
 def _add_recipe(parser: argparse.ArgumentParser) -> None:
@@ -135,6 +181,16 @@ def _bench_loop(arguments: argparse.Namespace) -> int:
 
     config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
     return bench_loop_command(config, rounds=arguments.rounds, as_json=arguments.json)
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.mpi.command import Options, Wanted, bench_command
+
+    options = Options(arguments.rounds, arguments.sizes, arguments.ranks, arguments.json)
+    wanted = None
+    if arguments.parameters is not None:
+        wanted = Wanted(arguments.parameters, arguments.nodes, arguments.ranks_per_node, arguments.gbit)
+    return bench_command(arguments.what, options, wanted)
 
 
 if __name__ == "__main__":

@@ -6,18 +6,15 @@ that the ratios hold on a machine whose speed drifts.
 
 from __future__ import annotations
 
-import importlib.metadata
-import os
-import platform
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rich.table import Table
 
 from hpcrl.bench.ceilings import measure_ceilings
 from hpcrl.bench.child import call
+from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.envs.from_envpool import registered_ids
 
@@ -99,21 +96,6 @@ def summarize(raw: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
-    """Describe what the figures were measured on."""
-    return {
-        "cpu": _cpu_model(),
-        "num_cores": len(os.sched_getaffinity(0)),
-        "load_average_1min": os.getloadavg()[0],
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        "packages": {
-            name: importlib.metadata.version(name)
-            for name in ("torch", "numpy", "envpool", "gymnasium", "mpi4py", "mpich")
-        },
-    }
-
-
 def render(result: dict[str, Any]) -> Table:
     """Lay out the result of `bench_loop` for a terminal."""
     speed = result["end_to_end"]["env_steps_per_s"]
@@ -149,9 +131,3 @@ def _faster_reference(arguments: dict[str, Any]) -> Measured:
 def _median(measured: list[Measured]) -> Measured:
     speeds = [entry["env_steps_per_s"] for entry in measured]
     return {"env_steps_per_s": statistics.median(speeds), "env_steps_per_s_rounds": speeds}
-
-
-def _cpu_model() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return models[0] if models else platform.machine()

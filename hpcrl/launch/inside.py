@@ -6,16 +6,22 @@ import os
 import sys
 import time
 import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from hpcrl.comm.signals import SignalFlag
-from hpcrl.config import ExitCode, RunConfig
+from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.output import wait_until_read
 from hpcrl.launch.situation import Situation, mismatch
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
 _LET_OTHERS_SPEAK_S = 2.0
-"""A failure of MPI itself mostly means that another rank died, whose supervisor knows the cause and ends the job."""
+"""A failure of MPI itself mostly means that another rank died, whose supervisor knows the cause and ends the job; a
+time-out comes to all ranks at about the same time, and each is to report what it waits for."""
 
 
 def run_rank(config: RunConfig, situation: Situation, board: Board, flag: SignalFlag) -> int:
@@ -58,6 +64,8 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
         if isinstance(error, MPI.Exception):
             time.sleep(_LET_OTHERS_SPEAK_S)
         traceback.print_exc()
+        if isinstance(error, TimeoutError):
+            time.sleep(_LET_OTHERS_SPEAK_S)
         announce_failure(board, f"failed: {type(error).__name__}: {error}")
         board.done()
         wait_until_read()
@@ -66,3 +74,35 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
     MPI.Finalize()
     board.done()
     return code
+
+
+def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) -> Any:
+    """Be one rank of a measurement; returns what `measure` returns for a communicator of all ranks.
+
+    Collective over the world. Raises ConfigError where launcher and MPI library do not belong together or where
+    `measure` does, which it must on all ranks; any other exception on any rank ends the whole job with RANK_FAILED.
+    """
+    limit_threads(threads_per_rank(situation.local_size, 1))
+    import mpi4py
+
+    mpi4py.rc.thread_level = "funneled"
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    if refusal is not None:
+        raise ConfigError(refusal)
+    comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
+    try:
+        result = measure(comm)
+    except ConfigError:
+        MPI.Finalize()
+        raise
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
+        raise
+    comm.Free()
+    MPI.Finalize()
+    return result

@@ -1,0 +1,142 @@
+"""Batches from a replay rank to a learner, beside the gathering of the rows that nobody can save."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.bench.mpi.compare import Comparison, lines, size_label
+from hpcrl.bench.mpi.timing import Case, nothing, time_cases
+from hpcrl.bench.mpi.worlds import layout, opened
+from hpcrl.comm.replay_link import SLOTS, BatchClient, BatchServer
+from hpcrl.comm.rows import Arena, Bytes
+from hpcrl.comm.world import World
+from hpcrl.config import ConfigError
+
+if TYPE_CHECKING:
+    from hpcrl.bench.raw_mpi import Comm
+
+_ROWS = 256
+_BATCHES = 20
+_STORE_BYTES = 64 << 20
+
+
+def batches(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Batches of 256 random rows of `sizes` bytes, from the last rank to rank 0, which asks two ahead.
+
+    Collective over `comm`; 2 ranks or more.
+    """
+    if comm.size < 2:
+        raise ConfigError("batches travel between two ranks; start 2 or more")
+    measured: dict[str, Any] = {}
+    comparisons: list[Comparison] = []
+    with opened(comm) as shared, opened(comm, "messages") as messages:
+        where = layout(shared)
+        ways = {"by messages": messages}
+        if shared.seats[0]["node"] == shared.seats[-1]["node"]:
+            ways = {"in the node": shared} | ways
+        for nbytes in sizes:
+            label = f"256 rows of {size_label(nbytes)}"
+            store = Store(nbytes if comm.rank == comm.size - 1 else 0)
+            links = {name: Link(world, nbytes, store) for name, world in ways.items()}
+            cases = {f"{label}, {name}": Case(link.move, units=_BATCHES) for name, link in links.items()}
+            alone = store.gather_all if comm.rank == comm.size - 1 else nothing
+            cases[f"{label}, np.take alone"] = Case(alone, units=_BATCHES)
+            measured |= time_cases(comm, cases, rounds)
+            comparisons += [
+                Comparison(
+                    f"{label}, {name}",
+                    f"{label}, np.take alone",
+                    "time",
+                    1.6 if name == "in the node" else 2.5,
+                    _ROWS * nbytes,
+                )
+                for name in links
+            ]
+            for link in links.values():
+                link.close()
+    title = f"Batches for a learner, {where['ranks']} ranks on {where['nodes']} nodes"
+    return {"title": title, **where, "cases": measured, "lines": lines(measured, comparisons)}
+
+
+class Store:
+    """Rows of a replay rank, and which of them the next batches take."""
+
+    def __init__(self, nbytes: int) -> None:
+        """Local; 0 bytes: a rank without a store."""
+        rng = np.random.default_rng(0)
+        count = max(_ROWS, _STORE_BYTES // nbytes) if nbytes else 1
+        self._rows = rng.integers(0, 255, (count, nbytes), np.uint8)
+        self._own = np.ones((_ROWS, nbytes), np.uint8)
+        self._indices = [np.sort(rng.integers(0, count, _ROWS)) for _ in range(_BATCHES)]
+
+    def gather(self, batch: int, into: npt.NDArray[np.uint8]) -> None:
+        """Copy the rows of a batch to `into` [256, nbytes]."""
+        np.take(self._rows, self._indices[batch], axis=0, out=into, mode="clip")
+
+    def gather_all(self) -> None:
+        """Every batch, into memory of this rank."""
+        for batch in range(_BATCHES):
+            self.gather(batch, self._own)
+
+
+class Link:
+    """One rank's part in the link between rank 0 and the last rank."""
+
+    def __init__(self, world: World, nbytes: int, store: Store) -> None:
+        """Collective over the world."""
+        last = world.comm.size - 1
+        arena = Arena(world, SLOTS if world.rank == 0 else 0, _ROWS * nbytes)
+        self._waiter = world.waiter
+        self._client = BatchClient(world, last, arena, 0) if world.rank == 0 else None
+        self._server = BatchServer(world, 0, arena, 0) if world.rank == last else None
+        self._store, self._nbytes = store, nbytes
+
+    def move(self) -> None:
+        """Ask for all batches, serve them, look at each. Collective over both ranks."""
+        if self._client is not None:
+            self._ask(self._client)
+        if self._server is not None:
+            self._serve(self._server)
+
+    def close(self) -> None:
+        """Drain. Collective over both ranks."""
+        for end in (self._client, self._server):
+            if end is not None:
+                end.close()
+                self._waiter.until(partial(_drained, end))
+                end.cancel()
+
+    def _ask(self, client: BatchClient) -> None:
+        self._waiter.reset()
+        for _ in range(SLOTS):
+            client.ask()
+        for batch in range(_BATCHES):
+            while (answer := client.poll()) is None:
+                self._waiter.idle()
+            answer[0]
+            self._waiter.reset()
+            if batch + SLOTS < _BATCHES:
+                client.ask()
+
+    def _serve(self, server: BatchServer) -> None:
+        self._waiter.reset()
+        for batch in range(_BATCHES):
+            while (slot := self._slot(server)) is None:
+                self._waiter.idle()
+            self._store.gather(batch, slot.reshape(_ROWS, self._nbytes))
+            server.send()
+            self._waiter.reset()
+
+    def _slot(self, server: BatchServer) -> Bytes | None:
+        server.poll()
+        server.take_request()
+        return server.begin()
+
+
+def _drained(end: BatchClient | BatchServer) -> bool:
+    return end.drained

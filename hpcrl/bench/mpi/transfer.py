@@ -1,0 +1,138 @@
+"""Trajectories from one rank into another's store: rows of hpcrl beside a memcpy and pickled objects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import count as count_from
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.bench import raw_mpi
+from hpcrl.bench.mpi.compare import Comparison, lines, size_label
+from hpcrl.bench.mpi.rowstream import GRANTS, Sink, Source
+from hpcrl.bench.mpi.timing import Case, time_cases
+from hpcrl.bench.mpi.worlds import layout, opened
+from hpcrl.comm.rows import Arena
+from hpcrl.comm.world import World
+from hpcrl.config import ConfigError
+
+if TYPE_CHECKING:
+    from hpcrl.bench.raw_mpi import Comm
+
+Bytes = npt.NDArray[np.uint8]
+
+_SMALL_BYTES = 2048
+_STORE_BYTES = 64 << 20
+"""More than fits a cache, as the store of a replay rank."""
+_MOST_ROWS = 2000
+
+
+def transfers(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+    """Rows of `sizes` bytes, and of 2 KB, from the last rank to rank 0. Collective over `comm`; 2 ranks or more."""
+    if comm.size < 2:
+        raise ConfigError("transfers are measured between two ranks; start 2 or more")
+    measured: dict[str, Any] = {}
+    comparisons: list[Comparison] = []
+    with opened(comm) as shared, opened(comm, "messages") as messages:
+        where = layout(shared)
+        ends = [comm.size - 1, 0]
+        in_place = shared.seats[ends[0]]["node"] == shared.seats[ends[1]]["node"]
+        for nbytes in [*sizes, _SMALL_BYTES]:
+            pairs = [RowPair(world, nbytes) for world in ([shared, messages] if in_place else [messages])]
+            measured |= time_cases(comm, _cases(comm, pairs, nbytes), rounds)
+            comparisons += _comparisons(nbytes)
+            for pair in pairs:
+                pair.close()
+    title = f"Trajectories into the store of another rank, {where['ranks']} ranks on {where['nodes']} nodes"
+    return {"title": title, **where, "cases": measured, "lines": lines(measured, comparisons)}
+
+
+class RowPair:
+    """One rank's part in a stream from the last rank to rank 0; the others have none."""
+
+    def __init__(self, world: World, nbytes: int) -> None:
+        """Collective over the world."""
+        last = world.comm.size - 1
+        self.in_place = world.node.bells is not None
+        rows = _rows(nbytes)
+        arena = Arena(world, rows if world.rank == 0 else 0, nbytes)
+        self._sink = Sink(world, [last], arena, rows) if world.rank == 0 else None
+        self._source = Source(world, 0, arena) if world.rank == last else None
+
+    def move(self, count: int, write: Callable[[Bytes], object]) -> None:
+        """Send `count` rows, each made by `write`, and receive them. Collective over both ranks."""
+        if self._source is not None:
+            self._source.send(count, write)
+        if self._sink is not None:
+            self._sink.receive(count, _look)
+
+    def close(self) -> None:
+        """Drain. Collective over both ranks."""
+        for end in (self._source, self._sink):
+            if end is not None:
+                end.close()
+
+
+def _rows(nbytes: int) -> int:
+    """Rows of the store, each used once in a timing."""
+    return max(GRANTS, min(_MOST_ROWS, _STORE_BYTES // nbytes))
+
+
+def _cases(comm: Comm, pairs: Sequence[RowPair], nbytes: int) -> dict[str, Case]:
+    label = size_label(nbytes)
+    count = _rows(nbytes)
+    made = np.ones((GRANTS, nbytes), np.uint8)
+    store = np.ones((count if comm.rank == comm.size - 1 else 0, nbytes), np.uint8)
+    turn = count_from(0)
+
+    def write(row: Bytes) -> None:
+        np.copyto(row, made[next(turn) % GRANTS])
+
+    def copy() -> None:
+        for index, row in enumerate(store):
+            np.copyto(row, made[index % GRANTS])
+
+    cases: dict[str, Case] = {}
+    for pair in pairs:
+        # by messages the actor writes into its slot, while others are under way: that is not part of the transport
+        work = partial(pair.move, count, write if pair.in_place else _look)
+        cases[f"{label}, {'in place' if pair.in_place else 'by messages'}"] = Case(work, units=count)
+    cases[f"{label}, memcpy by one rank"] = Case(copy, units=count)
+    if nbytes == _SMALL_BYTES:
+        cases[f"{label}, seven arrays pickled"] = Case(partial(_pickled, comm, nbytes, count), units=count)
+    return cases
+
+
+def _comparisons(nbytes: int) -> list[Comparison]:
+    label = size_label(nbytes)
+    in_place, messages = f"{label}, in place", f"{label}, by messages"
+    if nbytes == _SMALL_BYTES:
+        pickled = f"{label}, seven arrays pickled"
+        return [
+            Comparison(in_place, pickled, "speed", 8.0, nbytes),
+            Comparison(messages, pickled, "speed", None, nbytes),
+        ]
+    copy = f"{label}, memcpy by one rank"
+    return [
+        Comparison(messages, copy, "speed", 0.6, nbytes),
+        Comparison(in_place, copy, "speed", 0.85, nbytes),
+    ]
+
+
+def _pickled(comm: Comm, nbytes: int, count: int) -> None:
+    """A dict of the arrays of a small trajectory, half of its bytes observations."""
+    if comm.rank == 0:
+        raw_mpi.receive_pickled(comm, comm.size - 1, count)
+    elif comm.rank == comm.size - 1:
+        names = ("action", "reward", "terminated", "truncated", "valid", "log_prob")
+        message = {name: np.ones(nbytes // 12, np.uint8) for name in names}
+        message["obs"] = np.ones(nbytes // 2, np.uint8)
+        raw_mpi.send_pickled(comm, 0, message, count)
+
+
+def _look(row: Bytes) -> None:
+    """Touch a row, as whoever fills in or reads its header does."""
+    row[0]
