@@ -13,7 +13,9 @@ def test_arguments_and_result_travel():
 
 
 def test_failure_names_the_measurement_and_its_cause():
-    with pytest.raises(RuntimeError, match=r"(?s)hpcrl\.bench\.machine:absent ended with exit code 1.*absent"):
+    with pytest.raises(
+        RuntimeError, match=r"(?s)hpcrl\.bench\.machine:absent ended with exit code 1.*absent"
+    ):
         call("hpcrl.bench.machine:absent", {}, one_core=False)
 
 
