@@ -1,119 +1,182 @@
-"""Sums over the learners: reduce-scatter inside the node, exchange of the shards across nodes, all-gather inside.
+"""Sums over the learners: inside a node in shared memory, then each rank's share across nodes.
 
-Every sum is taken by one rank of a node, in a fixed tree order, so the result is bit-equal on all learners and from
-run to run; with power-of-two node sizes it does not even depend on how the learners are divided over nodes.
+Every sum is taken in a fixed tree order, so the result is bit-equal on all learners and from run to run; with
+power-of-two node sizes it does not even depend on how the learners are divided over nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
-from hpcrl.comm.ranks import share
+from hpcrl.comm.plain_gradient import LocalGradient
 from hpcrl.comm.wait import Waiter
 from hpcrl.comm.world import LearnerComms
+from hpcrl.config import ReductionConfig
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-_MPI_TYPES = {np.dtype(np.float32): MPI.FLOAT, np.dtype(np.float64): MPI.DOUBLE}
+    from hpcrl.comm.learner_sums import LearnerSums
 
-
-def tree_sum(pieces: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Sum equal-shaped arrays as a balanced binary tree over their order: ((0 + 1) + (2 + 3)) + ... Pure."""
-    level = list(pieces)
-    while len(level) > 1:
-        pairs = [left + right for left, right in zip(level[::2], level[1::2], strict=False)]
-        level = pairs + level[len(pairs) * 2 :]
-    return level[0]
+Vector = npt.NDArray[np.float32]
+State = dict[str, npt.NDArray[Any]]
 
 
 class HierarchicalReducer:
-    """Sums over the learners of LearnerComms. Everything here is collective over `comms.group`."""
+    """Sums over the learners of LearnerComms.
 
-    def __init__(self, comms: LearnerComms, waiter: Waiter, *, debug: bool = False) -> None:
-        """Collective over the learners: agrees on the smallest node, whose size is the number of shards."""
+    Everything here is collective over `comms.group` but for what is said to be local. Waits are polite and have no
+    time limit: a rank that dies ends the job, also for those who wait for it.
+    """
+
+    def __init__(
+        self,
+        comms: LearnerComms,
+        waiter: Waiter,
+        reduction: ReductionConfig | None = None,
+        *,
+        debug: bool = False,
+    ) -> None:
+        """Collective over the learners; blocking, and compiles on first use on a machine.
+
+        `debug`: compare operation and size with the other learners' before each collective.
+        Raises ConfigError when shared memory is demanded and there is not enough.
+        """
         self._comms = comms
         self._waiter = waiter
         self._debug = debug
+        self._reduction = reduction or ReductionConfig()
         self._sequence = 0
-        sizes = comms.group.allgather(comms.node.size)
-        self._num_shards = min(sizes)
-        self._num_nodes = round(sum(1 / size for size in sizes))
-        self.bytes = 0
+        self._compress = False
+        self._gradient: Gradient = LocalGradient(0)
+        self._sums: LearnerSums | None = None
+        self.extra_sums = np.zeros(0)
+        """float64, the sums of the extras of the last `finish`"""
+        if comms.group.size > 1:
+            # numba is behind this: a second that a single learner need not pay
+            from hpcrl.comm.learner_sums import LearnerSums
+
+            self._sums = LearnerSums(comms, waiter, self._reduction, self.poll)
+
+    @property
+    def description(self) -> str:
+        """How sums are taken, as one sentence for the log. Local."""
+        return "one learner: nothing to sum" if self._sums is None else self._sums.description
+
+    @property
+    def sent_bytes(self) -> int:
+        """Payload of this rank's messages so far; what goes through shared memory does not count. Local."""
+        return 0 if self._sums is None else self._sums.sent_bytes
 
     def sum_(self, vector: Tensor) -> None:
-        """Replace a contiguous 1-D CPU float32/float64 vector by its sum over all learners. Collective."""
+        """Replace a contiguous 1-D CPU float32/float64 vector by its sum over all learners."""
         self.sum_array(vector.detach().numpy())
 
     def sum_array(self, vector: npt.NDArray[Any]) -> None:
-        """As `sum_`, for a contiguous 1-D numpy array. Collective."""
-        if self._debug:
-            self._compare_fingerprint(1, vector.size, vector.dtype.itemsize)
-        if self._comms.group.size == 1 or vector.size == 0:
-            return
-        kind = _MPI_TYPES[vector.dtype]
-        counts = [len(share(vector.size, self._num_shards, index)) for index in range(self._num_shards)]
-        counts += [0] * (self._comms.node.size - self._num_shards)
-        shard = self._sum_inside_node(vector, counts, kind)
-        if self._num_nodes > 1 and self._comms.node.rank < self._num_shards:
-            shard = self._sum_across_nodes(shard, kind)
-        if self._comms.node.size == 1:
-            vector[...] = shard
-            return
-        self._wait(self._comms.node.Iallgatherv([shard, kind], [vector, counts, kind]))
+        """As `sum_`, for a contiguous 1-D numpy array."""
+        self._compare_fingerprint(1, vector.size, vector.dtype.itemsize)
+        if self._sums is not None and vector.size:
+            self._sums.sum_array(vector)
 
     def any_true(self, flag: bool) -> bool:
-        """Whether `flag` is true on any learner: the condition of a branch around a collective. Collective."""
-        if self._debug:
-            self._compare_fingerprint(2, 1, 4)
-        if self._comms.group.size == 1:
+        """Whether `flag` is true on any learner: the condition of a branch around a collective."""
+        self._compare_fingerprint(2, 1, 4)
+        if self._sums is None:
             return flag
-        mine, result = np.array([flag], np.int32), np.zeros(1, np.int32)
-        self._wait(self._comms.group.Iallreduce([mine, MPI.INT32_T], [result, MPI.INT32_T], MPI.MAX))
-        return bool(result[0])
+        return self._sums.number(float(flag)) > 0
 
     def barrier(self) -> None:
-        """Wait, politely and however long it takes, until every learner is here. Collective."""
-        if self._debug:
-            self._compare_fingerprint(4, 0, 0)
-        self._wait(self._comms.group.Ibarrier())
+        """Wait, politely and however long it takes, until every learner is here."""
+        self._compare_fingerprint(4, 0, 0)
+        if self._sums is not None:
+            self._sums.number(0.0)
 
     def broadcast_array(self, vector: npt.NDArray[Any]) -> None:
-        """Overwrite every learner's vector by that of role_rank 0. Collective."""
-        if self._debug:
-            self._compare_fingerprint(3, vector.size, vector.dtype.itemsize)
-        self._wait(self._comms.group.Ibcast([vector.view(np.uint8), MPI.BYTE], 0))
+        """Overwrite every learner's vector by that of role_rank 0."""
+        self._compare_fingerprint(3, vector.size, vector.dtype.itemsize)
+        if self._sums is not None:
+            self._sums.wait(self._comms.group.Ibcast([vector.view(np.uint8), MPI.BYTE], 0).Test)
 
-    def _sum_inside_node(
-        self, vector: npt.NDArray[Any], counts: list[int], kind: MPI.Datatype
-    ) -> npt.NDArray[Any]:
-        node = self._comms.node
-        if node.size == 1:
-            return vector
-        mine = counts[node.rank]
-        pieces = np.empty((node.size, mine), vector.dtype)
-        self._wait(node.Ialltoallv([vector, counts, kind], [pieces, [mine] * node.size, kind]))
-        self.bytes += vector.nbytes
-        return tree_sum(list(pieces))
+    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector:
+        """This learner's gradient, float32 [size], zero: to be filled in place, then summed by `finish`.
 
-    def _sum_across_nodes(self, shard: npt.NDArray[Any], kind: MPI.Datatype) -> npt.NDArray[Any]:
-        cross = self._comms.cross
-        pieces = np.empty((cross.size, shard.size), shard.dtype)
-        self._wait(cross.Iallgather([shard, kind], [pieces, kind]))
-        self.bytes += shard.nbytes * (cross.size - 1)
-        return tree_sum(list(pieces))
+        `exact`: sorted, disjoint ranges that are never compressed. The gradient that was open before is closed. The
+        memory belongs to this learner except between the `start` of a bucket and the end of `finish`; it is gone
+        after `close`.
+        """
+        self._compare_fingerprint(5, size, 4)
+        self._gradient.close()
+        if self._sums is None:
+            self._gradient = LocalGradient(size)
+        else:
+            self._gradient = self._sums.open_gradient(size, exact)
+        return self._gradient.memory
+
+    @property
+    def buckets(self) -> tuple[range, ...]:
+        """Parts of the gradient that may be started on their own, in the order in which a backward pass ends them."""
+        return self._gradient.buckets
+
+    def start(self, bucket: int) -> None:
+        """This learner's part of a bucket is complete; invalidates the last result. Never waits; any order."""
+        self._gradient.start(bucket, compress=self._compress)
+
+    def poll(self) -> None:
+        """Progress with what was started. Never waits. Local."""
+        self._gradient.poll()
+
+    def finish(self, extras: Sequence[float] = ()) -> Vector:
+        """Start what was not, and wait for the sum: float32 [size], read-only, valid until the next `start`.
+
+        `extras`: a few numbers, equally many on all learners, whose exact sums are `extra_sums` afterwards.
+        """
+        self._compare_fingerprint(6, self._gradient.memory.size, len(extras))
+        self.extra_sums = np.array(extras, np.float64)
+        return self._gradient.finish(self.extra_sums, compress=self._compress)
+
+    def square_sum(self) -> float:
+        """Sum of the squares of the last result: equal on all learners, whatever the division over nodes. Local."""
+        return self._gradient.square_sum()
+
+    def begin_update(self, update: int) -> None:
+        """Compress from here on, if at all, unless `update` is one of the first. Local; equal on all learners."""
+        self._compress = update >= self._reduction.warmup_updates
+
+    def state(self) -> State:
+        """What compression kept for the next gradient, copied; differs from learner to learner. Local."""
+        return {} if self._sums is None else self._sums.state()
+
+    def load_state(self, state: State) -> None:
+        """Continue from the `state` of the same learner; after `open_gradient`. Local.
+
+        Raises ValueError where it belongs to another size, another node map or another compression.
+        """
+        if self._sums is not None:
+            self._sums.load_state(state)
+        elif state:
+            raise ValueError("one learner keeps nothing for the next gradient, but this state holds something")
+
+    def close(self) -> None:
+        """Give the shared memory back; the gradient and the last result may not be touched afterwards."""
+        self._gradient.close()
+        self._gradient = LocalGradient(0)
+        if self._sums is not None:
+            self._sums.close()
 
     def _compare_fingerprint(self, operation: int, size: int, itemsize: int) -> None:
+        if not self._debug:
+            return
         group = self._comms.group
         self._sequence += 1
         mine = np.array([operation, size, itemsize, self._sequence], np.int64)
         everyone = np.empty((group.size, 4), np.int64)
-        self._wait(group.Iallgather([mine, MPI.INT64_T], [everyone, MPI.INT64_T]))
+        request = group.Iallgather([mine, MPI.INT64_T], [everyone, MPI.INT64_T])
+        self._waiter.until(request.Test)
         for role_rank, other in enumerate(everyone):
             if not np.array_equal(other, everyone[0]):
                 raise RuntimeError(
@@ -121,5 +184,24 @@ class HierarchicalReducer:
                     f"{other.tolist()} while learner 0 calls {everyone[0].tolist()}"
                 )
 
-    def _wait(self, request: MPI.Request) -> None:
-        self._waiter.until(request.Test)
+
+class Gradient(Protocol):
+    """A gradient of each learner and their sum."""
+
+    memory: Vector
+    buckets: tuple[range, ...]
+
+    def start(self, bucket: int, *, compress: bool = False) -> None:
+        """This learner's part of a bucket is complete."""
+
+    def poll(self) -> None:
+        """Progress."""
+
+    def finish(self, extras: npt.NDArray[np.float64], *, compress: bool = False) -> Vector:
+        """Start what was not, sum `extras` in place, and wait for the sum."""
+
+    def square_sum(self) -> float:
+        """Sum of the squares of the last sum."""
+
+    def close(self) -> None:
+        """Give the memory back."""

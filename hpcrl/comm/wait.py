@@ -51,6 +51,12 @@ class Waiter:
         self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
 
+    def with_alarm(self, alarm: Alarm | None) -> Waiter:
+        """A waiter of the same manners that sleeps on another alarm."""
+        waiter = Waiter("spin" if self._spin else "polite", alarm=alarm)
+        waiter._ladder = self._ladder
+        return waiter
+
     def reset(self) -> None:
         """Something happened: start at the top of the ladder again."""
         self._fruitless = 0

@@ -1,13 +1,18 @@
 import hashlib
 import itertools
+import time
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.config import ConfigError, ReductionConfig
 from tests.mpi.support import open_test_world
 
 DTYPES = (np.float32, np.float64)
+FORMS = ("shared", "messages")
 
 
 def layouts(size):
@@ -28,8 +33,23 @@ def piece(rank, size, dtype, seed=0):
     return (rng.standard_normal(size) * scales).astype(dtype)
 
 
-def reducer_of(world, **options):
-    return HierarchicalReducer(world.learners, world.waiter, **options)
+def reducer_of(world, form="auto", debug=False, **reduction):
+    return HierarchicalReducer(
+        world.learners, world.waiter, ReductionConfig(form=form, **reduction), debug=debug
+    )
+
+
+@contextmanager
+def open_reducer(comm, nodes=None, form="auto", debug=False, **reduction):
+    with open_test_world(comm, nodes) as world:
+        reducer = reducer_of(world, form, debug, **reduction)
+        yield reducer
+        reducer.close()
+
+
+def equal_layouts(size):
+    """Layouts for which the order of the tree is the same."""
+    return {1: ["a"], 2: ["aa", "ab"], 3: ["aaa", "abc"], 4: ["aaaa", "aabb", "abcd"]}[size]
 
 
 def check_sum(comm, reducer, size, dtype, seed=0):
@@ -52,65 +72,118 @@ def test_there_are_as_many_layouts_as_partitions():
     assert [len(layouts(size)) for size in (1, 2, 3, 4)] == [1, 2, 5, 15]
 
 
-def test_small_sums_in_every_layout(comm):
+@pytest.mark.parametrize("form", FORMS)
+def test_small_sums_in_every_layout(comm, form):
     for nodes in layouts(comm.size):
-        with open_test_world(comm, nodes) as world:
-            reducer = reducer_of(world)
+        with open_reducer(comm, nodes, form) as reducer:
             count = shards(nodes)
             for size, dtype in itertools.product({0, 1, count - 1, count, count + 1, 61}, DTYPES):
                 check_sum(comm, reducer, size, dtype)
 
 
-def test_long_sums(comm):
-    for nodes, dtype in (("aabb"[-comm.size :], np.float32), ("aaab"[-comm.size :], np.float64)):
-        with open_test_world(comm, nodes) as world:
-            check_sum(comm, reducer_of(world), 1_000_003, dtype)
+@pytest.mark.parametrize("form", FORMS)
+def test_long_sums(comm, form):
+    for nodes, dtype in (("aabb"[-comm.size :], np.float32), ("aaaa"[-comm.size :], np.float64)):
+        with open_reducer(comm, nodes, form) as reducer:
+            check_sum(comm, reducer, 1_000_003, dtype)
 
 
-def test_power_of_two_layouts_are_bit_identical(comm):
-    equal = {1: ["a"], 2: ["aa", "ab"], 3: ["aaa"], 4: ["aaaa", "aabb", "abcd"]}[comm.size]
+def test_power_of_two_layouts_and_both_forms_are_bit_identical(comm):
     results = set()
-    for nodes in equal:
-        with open_test_world(comm, nodes) as world:
-            results.add(check_sum(comm, reducer_of(world), 999, np.float32, seed=5))
+    for nodes in equal_layouts(comm.size):
+        for form in FORMS:
+            with open_reducer(comm, nodes, form) as reducer:
+                results.add(check_sum(comm, reducer, 999, np.float32, seed=5))
     assert len(results) == 1
 
 
 def test_a_sum_over_one_learner_is_the_vector_itself(comm):
     alone = comm.Split(comm.rank, 0)
-    with open_test_world(alone) as world:
-        reducer = reducer_of(world, debug=True)
+    with open_reducer(alone, debug=True) as reducer:
         vector = piece(comm.rank, 7, np.float32)
         reducer.sum_array(vector)
         assert np.array_equal(vector, piece(comm.rank, 7, np.float32))
         assert reducer.any_true(True) and not reducer.any_true(False)
-        assert reducer.bytes == 0
+        assert reducer.sent_bytes == 0
     alone.Free()
 
 
-def test_sums_of_different_sizes_and_types_one_after_another(comm):
-    with open_test_world(comm, "abca"[: comm.size]) as world:
-        reducer = reducer_of(world, debug=True)
+def test_nothing_is_sent_inside_a_node(comm):
+    """The counter would rise: it does with messages, and across nodes."""
+    for nodes, form in (("aaaa", "shared"), ("aaaa", "messages"), ("abcd", "shared")):
+        with open_reducer(comm, nodes[: comm.size], form) as reducer:
+            check_sum(comm, reducer, 100, np.float32)
+            assert (reducer.sent_bytes > 0) == (comm.size > 1 and (nodes, form) != ("aaaa", "shared"))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sums_of_different_sizes_and_types_one_after_another(comm, form):
+    with open_reducer(comm, "abca"[: comm.size], form, debug=True) as reducer:
         for step in range(50):
             check_sum(comm, reducer, (step * 37) % 101, DTYPES[step % 2], seed=step)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("debug", [False, True])
-def test_any_true(comm, debug):
+def test_any_true(comm, debug, form):
     for nodes in layouts(comm.size)[:: comm.size]:
-        with open_test_world(comm, nodes) as world:
-            reducer = reducer_of(world, debug=debug)
+        with open_reducer(comm, nodes, form, debug) as reducer:
             for flags in itertools.product((False, True), repeat=comm.size):
                 assert reducer.any_true(flags[comm.rank]) is any(flags)
 
 
 def test_broadcast_of_learner_0(comm):
-    with open_test_world(comm) as world:
-        reducer = reducer_of(world, debug=True)
+    with open_reducer(comm, debug=True) as reducer:
         for size, dtype in itertools.product((0, 1, 10_007), DTYPES):
             vector = piece(comm.rank, size, dtype)
             reducer.broadcast_array(vector)
             assert np.array_equal(vector, piece(0, size, dtype))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nobody_passes_a_barrier_early(comm, form):
+    window = MPI.Win.Allocate_shared(8 if comm.rank == 0 else 0, 8, comm=comm)
+    count = np.frombuffer(window.Shared_query(0)[0], np.int64)
+    window.Lock_all()
+    count[...] = 0
+    comm.Barrier()
+    with open_reducer(comm, "aabb"[: comm.size], form) as reducer:
+        for turn in range(20):
+            if turn % comm.size == comm.rank:
+                time.sleep(0.002)
+                count[0] = turn + 1
+            reducer.barrier()
+            window.Sync()
+            assert count[0] == turn + 1
+            reducer.barrier()
+    window.Unlock_all()
+    window.Free()
+
+
+def test_a_message_gets_on_while_its_sender_waits_in_a_sum(comm):
+    """Without MPI calls in the wait, rank 0 would wait for the others and they for its message."""
+    with open_reducer(comm) as reducer:
+        vector = np.full(1 << 24, 7, np.uint8)
+        requests = []
+        if comm.rank == 0:
+            requests = [comm.Isend(vector, rank) for rank in range(1, comm.size)]
+        else:
+            vector[...] = 0
+            comm.Recv(vector, 0)
+        assert reducer.any_true(comm.rank == 0)
+        MPI.Request.Waitall(requests)
+        assert (vector == 7).all()
+
+
+def test_shared_memory_that_is_too_small(comm, monkeypatch):
+    monkeypatch.setattr("hpcrl.comm.window.shared_memory_left", lambda: 1000 if comm.rank == 0 else 1 << 40)
+    with open_reducer(comm) as reducer:
+        assert comm.size == 1 or "messages" in reducer.description
+        check_sum(comm, reducer, 100, np.float32)
+    with open_test_world(comm) as world:
+        if comm.size > 1:
+            with pytest.raises(ConfigError, match="too little shared memory"):
+                reducer_of(world, "shared")
 
 
 def another_size(reducer):
@@ -128,8 +201,7 @@ def another_operation(reducer):
 @pytest.mark.parametrize("deviation", [another_size, another_type, another_operation])
 def test_a_fingerprint_names_the_first_differing_rank(comm, deviation):
     for culprits in itertools.product((False, True), repeat=comm.size):
-        with open_test_world(comm) as world:
-            reducer = reducer_of(world, debug=True)
+        with open_reducer(comm, debug=True) as reducer:
             first = next((rank for rank in range(comm.size) if culprits[rank] != culprits[0]), None)
 
             def step(reducer=reducer, mine=culprits[comm.rank]):
@@ -149,8 +221,7 @@ def test_a_learner_that_leaves_out_a_collective_is_named(comm, left_out):
     """P75: an update is a chain of collectives of different sizes; who skips one meets the others at the wrong one."""
     chain = [another_size, another_type, another_operation]
     for culprit in range(comm.size):
-        with open_test_world(comm) as world:
-            reducer = reducer_of(world, debug=True)
+        with open_reducer(comm, debug=True) as reducer:
             mine = [one for number, one in enumerate(chain) if (number, comm.rank) != (left_out, culprit)]
             for operation in mine[:left_out]:
                 operation(reducer)

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hpcrl.comm.reduce import tree_sum
+from hpcrl.comm.message_sum import tree_sum
 
 
 def pieces(count, size=257, dtype=np.float32, seed=0):
