@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def opened(comm: Comm, transport: Literal["auto", "messages"] = "auto") -> Iterator[World]:
-    """A world over `comm`, closed afterwards. Collective over `comm`."""
+def opened(
+    comm: Comm, transport: Literal["auto", "messages"] = "auto", nodes: Sequence[str] | None = None
+) -> Iterator[World]:
+    """A world over `comm`, closed afterwards. Collective over `comm`. `nodes` as in `open_world`."""
     config = RunConfig(
         name="bench",
         scheme="synchronous",
@@ -24,7 +26,7 @@ def opened(comm: Comm, transport: Literal["auto", "messages"] = "auto") -> Itera
         ranks=RanksConfig(workers=comm.size),
         comm=CommConfig(transport=transport),
     )
-    world = open_world(comm, config, threads=1)
+    world = open_world(comm, config, 1, nodes)
     yield world
     world.close()
 
