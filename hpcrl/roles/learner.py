@@ -31,7 +31,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     batches.ask()
     while True:
         with timers("batch.wait"):
-            while not batches.ready() and not session.control.stop_requested:
+            while not (learning.over or batches.ready() or session.control.stop_requested):
                 publication.poll()
                 yield False
         if learning.vote():

@@ -54,11 +54,15 @@ class Learning:
         """Learner 0 publishes, logs, saves and evaluates."""
         return self._placement.role_rank == 0
 
+    @property
+    def over(self) -> bool:
+        """The budget is used, or learning has failed: all learners know it alike after each update. Local."""
+        failed = self._session.outcome["exit_code"] == ExitCode.LEARNING_FAILED
+        return failed or self.env_steps >= self._session.config.budget.env_steps
+
     def vote(self) -> bool:
         """Whether to stop before the next update, the same on all learners. Collective over the learners."""
-        budget = self.env_steps >= self._session.config.budget.env_steps
-        failed = self._session.outcome["exit_code"] == ExitCode.LEARNING_FAILED
-        if budget or failed:  # known to all alike
+        if self.over:
             return True
         stop = self._reducer.any_true(self._session.control.stop_requested)
         if stop:
