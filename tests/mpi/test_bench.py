@@ -63,7 +63,7 @@ def test_transfers(comm):
         with pytest.raises(ConfigError, match="2 or more"):
             transfers(comm, [4096], 1)
         return
-    _, pairs = check(comm, transfers(comm, [1 << 20], 2))
+    _, pairs = check(comm, transfers(comm, [1 << 20], 2, 1 << 20))
     assert pairs == {
         ("1 MB, in place", "1 MB, memcpy by one rank"),
         ("1 MB, by messages", "1 MB, memcpy by one rank"),
@@ -99,7 +99,7 @@ def test_batches(comm):
         with pytest.raises(ConfigError, match="2 or more"):
             batches(comm, [64], 1)
         return
-    _, pairs = check(comm, batches(comm, [1024, 4096], 2))
+    _, pairs = check(comm, batches(comm, [1024, 4096], 2, 1 << 20))
     assert pairs == {
         (f"256 rows of {size}, {way}", f"256 rows of {size}, np.take alone")
         for size in ("1 KB", "4 KB")

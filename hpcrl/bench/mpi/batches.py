@@ -25,7 +25,7 @@ _BATCHES = 20
 _STORE_BYTES = 64 << 20
 
 
-def batches(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+def batches(comm: Comm, sizes: Sequence[int], rounds: int, store_bytes: int = _STORE_BYTES) -> dict[str, Any]:
     """Batches of 256 random rows of `sizes` bytes, from the last rank to rank 0, which asks two ahead.
 
     Collective over `comm`; 2 ranks or more.
@@ -41,10 +41,10 @@ def batches(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
             ways = {"in the node": shared} | ways
         for nbytes in sizes:
             label = f"256 rows of {size_label(nbytes)}"
-            store = Store(nbytes if comm.rank == comm.size - 1 else 0)
+            store = Store(nbytes, store_bytes) if comm.rank == comm.size - 1 else None
             links = {name: Link(world, nbytes, store) for name, world in ways.items()}
             cases = {f"{label}, {name}": Case(link.move, units=_BATCHES) for name, link in links.items()}
-            alone = store.gather_all if comm.rank == comm.size - 1 else nothing
+            alone = nothing if store is None else store.gather_all
             cases[f"{label}, np.take alone"] = Case(alone, units=_BATCHES)
             measured |= time_cases(comm, cases, rounds)
             comparisons += [
@@ -66,10 +66,10 @@ def batches(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 class Store:
     """Rows of a replay rank, and which of them the next batches take."""
 
-    def __init__(self, nbytes: int) -> None:
-        """Local; 0 bytes: a rank without a store."""
+    def __init__(self, nbytes: int, store_bytes: int) -> None:
+        """Local."""
         rng = np.random.default_rng(0)
-        count = max(_ROWS, _STORE_BYTES // nbytes) if nbytes else 1
+        count = max(_ROWS, store_bytes // nbytes)
         self._rows = rng.integers(0, 255, (count, nbytes), np.uint8)
         self._own = np.ones((_ROWS, nbytes), np.uint8)
         self._indices = [np.sort(rng.integers(0, count, _ROWS)) for _ in range(_BATCHES)]
@@ -87,21 +87,21 @@ class Store:
 class Link:
     """One rank's part in the link between rank 0 and the last rank."""
 
-    def __init__(self, world: World, nbytes: int, store: Store) -> None:
-        """Collective over the world."""
+    def __init__(self, world: World, nbytes: int, store: Store | None) -> None:
+        """`store`: on the last rank. Collective over the world."""
         last = world.comm.size - 1
         arena = Arena(world, SLOTS if world.rank == 0 else 0, _ROWS * nbytes)
         self._waiter = world.waiter
         self._client = BatchClient(world, last, arena, 0) if world.rank == 0 else None
         self._server = BatchServer(world, 0, arena, 0) if world.rank == last else None
-        self._store, self._nbytes = store, nbytes
+        self._store = store
 
     def move(self) -> None:
         """Ask for all batches, serve them, look at each. Collective over both ranks."""
         if self._client is not None:
             self._ask(self._client)
-        if self._server is not None:
-            self._serve(self._server)
+        if self._server is not None and self._store is not None:
+            self._serve(self._server, self._store)
 
     def close(self) -> None:
         """Drain. Collective over both ranks."""
@@ -123,12 +123,12 @@ class Link:
             if batch + SLOTS < _BATCHES:
                 client.ask()
 
-    def _serve(self, server: BatchServer) -> None:
+    def _serve(self, server: BatchServer, store: Store) -> None:
         self._waiter.reset()
         for batch in range(_BATCHES):
             while (slot := self._slot(server)) is None:
                 self._waiter.idle()
-            self._store.gather(batch, slot.reshape(_ROWS, self._nbytes))
+            store.gather(batch, slot.reshape(_ROWS, -1))
             server.send()
             self._waiter.reset()
 

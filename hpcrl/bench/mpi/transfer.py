@@ -30,7 +30,9 @@ _STORE_BYTES = 64 << 20
 _MOST_ROWS = 2000
 
 
-def transfers(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
+def transfers(
+    comm: Comm, sizes: Sequence[int], rounds: int, store_bytes: int = _STORE_BYTES
+) -> dict[str, Any]:
     """Rows of `sizes` bytes, and of 2 KB, from the last rank to rank 0. Collective over `comm`; 2 ranks or more."""
     if comm.size < 2:
         raise ConfigError("transfers are measured between two ranks; start 2 or more")
@@ -41,8 +43,11 @@ def transfers(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
         ends = [comm.size - 1, 0]
         in_place = shared.seats[ends[0]]["node"] == shared.seats[ends[1]]["node"]
         for nbytes in [*sizes, _SMALL_BYTES]:
-            pairs = [RowPair(world, nbytes) for world in ([shared, messages] if in_place else [messages])]
-            measured |= time_cases(comm, _cases(comm, pairs, nbytes), rounds)
+            rows = max(GRANTS, min(_MOST_ROWS, store_bytes // nbytes))
+            pairs = [
+                RowPair(world, rows, nbytes) for world in ([shared, messages] if in_place else [messages])
+            ]
+            measured |= time_cases(comm, _cases(comm, pairs, rows, nbytes), rounds)
             comparisons += _comparisons(nbytes)
             for pair in pairs:
                 pair.close()
@@ -53,11 +58,10 @@ def transfers(comm: Comm, sizes: Sequence[int], rounds: int) -> dict[str, Any]:
 class RowPair:
     """One rank's part in a stream from the last rank to rank 0; the others have none."""
 
-    def __init__(self, world: World, nbytes: int) -> None:
-        """Collective over the world."""
+    def __init__(self, world: World, rows: int, nbytes: int) -> None:
+        """`rows`: of the store. Collective over the world."""
         last = world.comm.size - 1
         self.in_place = world.node.bells is not None
-        rows = _rows(nbytes)
         arena = Arena(world, rows if world.rank == 0 else 0, nbytes)
         self._sink = Sink(world, [last], arena, rows) if world.rank == 0 else None
         self._source = Source(world, 0, arena) if world.rank == last else None
@@ -76,14 +80,9 @@ class RowPair:
                 end.close()
 
 
-def _rows(nbytes: int) -> int:
-    """Rows of the store, each used once in a timing."""
-    return max(GRANTS, min(_MOST_ROWS, _STORE_BYTES // nbytes))
-
-
-def _cases(comm: Comm, pairs: Sequence[RowPair], nbytes: int) -> dict[str, Case]:
+def _cases(comm: Comm, pairs: Sequence[RowPair], count: int, nbytes: int) -> dict[str, Case]:
+    """Each row of the store is used once in a timing."""
     label = size_label(nbytes)
-    count = _rows(nbytes)
     made = np.ones((GRANTS, nbytes), np.uint8)
     store = np.ones((count if comm.rank == comm.size - 1 else 0, nbytes), np.uint8)
     turn = count_from(0)
