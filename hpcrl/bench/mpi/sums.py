@@ -102,9 +102,10 @@ class Sum:
 
 def _forms(world: World, nbytes: int, nodes: int) -> dict[str, Sum]:
     if nodes == 1:
-        return {"hpcrl": Sum(world, nbytes, ReductionConfig())} | (
-            {MESSAGES: Sum(world, nbytes, ReductionConfig(form="messages"))} if world.comm.size > 1 else {}
-        )
+        forms = {"hpcrl": Sum(world, nbytes, ReductionConfig())}
+        if world.comm.size > 1 and nbytes <= _LARGE:  # seconds beyond that
+            forms[MESSAGES] = Sum(world, nbytes, ReductionConfig(form="messages"))
+        return forms
     return {
         _name(exchange, compression): Sum(
             world, nbytes, ReductionConfig(exchange=exchange, compression=compression, warmup_updates=0)
