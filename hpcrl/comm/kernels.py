@@ -132,9 +132,7 @@ def total(blocks: npt.NDArray[np.float64]) -> float:
 
 
 def compile_for(num_sources: int) -> None:
-    """Compile, or load what another rank compiled, everything for sums of up to `num_sources` arrays."""
-    counts = range(2, min(num_sources, _WIDTH) + 1)
+    """Compile, or load what another rank compiled, everything for sums of `num_sources` arrays."""
     for dtype in (np.float32, np.float64):
-        for count in counts:
-            sum_into(np.zeros(1, dtype), [np.zeros(1, dtype)] * count)
+        sum_into(np.zeros(1, dtype), [np.zeros(1, dtype)] * num_sources)
     square_sums(np.zeros(1, np.float32), np.zeros(1))

@@ -201,9 +201,9 @@ class LearnerSums:
 
     def _compile(self) -> None:
         """One rank of the node compiles, the others load what it left."""
-        count, node = max(self._comms.node.size, self._nodes.num_nodes), self._comms.node
-        if node.rank == 0:
-            kernels.compile_for(count)
-        self._waiter.until(node.Ibarrier().Test)
-        if node.rank > 0:
-            kernels.compile_for(count)
+        node = self._comms.node
+        for turn in (0, 1):
+            if turn == min(node.rank, 1):
+                kernels.compile_for(node.size)
+                kernels.compile_for(self._nodes.num_nodes)
+            self._waiter.until(node.Ibarrier().Test)
