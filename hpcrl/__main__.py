@@ -89,6 +89,12 @@ def _parser() -> argparse.ArgumentParser:
     loop.add_argument("--rounds", type=int, default=3, help="interleaved rounds; medians are reported")
     loop.add_argument("--json", action="store_true", help="as one JSON object")
     loop.set_defaults(command=_bench_loop)
+    scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
+    _add_recipe(scale)
+    scale.add_argument("--actors", type=_numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
+    scale.add_argument("--rounds", type=int, default=1, help="interleaved rounds; medians are reported")
+    scale.add_argument("--json", action="store_true", help="as one JSON object")
+    scale.set_defaults(command=_bench_scale)
     _add_rank_benches(kinds)
     return parser
 
@@ -181,6 +187,14 @@ def _bench_loop(arguments: argparse.Namespace) -> int:
 
     config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
     return bench_loop_command(config, rounds=arguments.rounds, as_json=arguments.json)
+
+
+def _bench_scale(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.command import bench_scale_command
+    from hpcrl.launch.recipes import load_config
+
+    config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
+    return bench_scale_command(config, arguments.actors, rounds=arguments.rounds, as_json=arguments.json)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
+from hpcrl.bench import scale
 from hpcrl.bench.loop import bench_loop, render
 from hpcrl.config import RunConfig
 from hpcrl.storage.runlog import read_table
@@ -23,6 +25,16 @@ def bench_loop_command(config: RunConfig, *, rounds: int, as_json: bool) -> int:
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
         Console().print(render(result))
+    return 0
+
+
+def bench_scale_command(config: RunConfig, actors: Sequence[int], *, rounds: int, as_json: bool) -> int:
+    """Measure, print a table or one JSON object, return the exit code."""
+    result = scale.bench_scale(config, actors, rounds, run_end_to_end)
+    if as_json:
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
+    else:
+        Console().print(scale.render(result))
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -160,11 +161,18 @@ class Bandit:
 class Chain:
     """States 0 .. size-1 in a row, observed one-hot. Action 1 goes right, 0 goes left (and stays at 0).
 
-    Reaching the last state pays 1 and terminates; everything else pays 0. `chain_values` gives the values.
+    Reaching the last state pays 1 and terminates; everything else pays 0. `chain_values` gives the values. With
+    `seconds_per_step` all rows together sleep that long in each env_step, as if a solver elsewhere computed them.
     """
 
     def __init__(
-        self, indices: Sequence[int], seeds: Sequence[int], *, size: int = 5, max_episode_steps: int = 100
+        self,
+        indices: Sequence[int],
+        seeds: Sequence[int],
+        *,
+        size: int = 5,
+        max_episode_steps: int = 100,
+        seconds_per_step: float = 0.0,
     ) -> None:
         if size < 2:
             raise ValueError(f"size={size}: a chain needs at least 2 states")
@@ -176,6 +184,7 @@ class Chain:
         )
         self._size = size
         self._limit = max_episode_steps
+        self._seconds_per_step = seconds_per_step
         self._state = np.zeros(len(seeds), np.int64)
         self._elapsed = np.zeros(len(seeds), np.int64)
 
@@ -186,6 +195,8 @@ class Chain:
 
     def advance(self, actions: Actions, rows: Bools) -> Outcome:
         """See Dynamics."""
+        if self._seconds_per_step:
+            time.sleep(self._seconds_per_step)
         moved = np.maximum(self._state + np.where(actions == 1, 1, -1), 0)
         self._state = np.where(rows, moved, self._state)
         self._elapsed += rows

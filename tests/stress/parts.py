@@ -69,10 +69,11 @@ class Recorder(Algorithm):
     def update(self, batch, reducer, progress):
         obs = batch.fields["obs"].numpy()
         who, number = obs[..., 0], obs[..., 1]
-        assert (who == who[0]).all() and (np.diff(number, axis=0) == 1).all(), "a trajectory is torn"
+        used = np.flatnonzero(batch.fields["valid"].numpy().all(axis=0))
+        assert (who == who[0]).all() and (np.diff(number[:, used], axis=0) == 1).all(), "a trajectory is torn"
         NOTES.trained += [
             (batch.update, int(who[0, column]), int(number[0, column]), int(number[-1, column]))
-            for column in range(who.shape[1])
+            for column in used
         ]
         columns = torch.tensor([float(who.shape[1]), 1.0])
         reducer.sum_(columns)
