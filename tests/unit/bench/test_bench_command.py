@@ -118,6 +118,12 @@ def test_prediction_for_a_named_link_measures_nothing(started, capsys):
     assert {"all_gather", "two_phase"} < {form["exchange"] for form in result["prediction"]["forms"]}
 
 
+def test_other_ranks_say_nothing_about_a_named_link(started, monkeypatch, capsys):
+    monkeypatch.setattr(command, "look", lambda: SECOND)
+    assert bench_command("reduce", Options(), Wanted(1000, gbit_per_s=1.0)) == 0
+    assert capsys.readouterr().out == ""
+
+
 def test_prediction_in_a_world_measures_that_size_and_takes_its_link(started, monkeypatch, capsys):
     monkeypatch.setattr(command, "look", lambda: replace(SECOND, rank=0))
     assert bench_command("reduce", Options(as_json=True), Wanted(1000, nodes=8)) == 0

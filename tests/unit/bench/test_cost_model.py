@@ -3,7 +3,9 @@ import itertools
 import pytest
 
 from hpcrl.bench.cost_model import Machine, chosen_form, compressed_fraction, link_bytes, predict
-from hpcrl.config import ConfigError
+from hpcrl.comm.compress import make_codec
+from hpcrl.comm.exchange import cheapest_form
+from hpcrl.config import ConfigError, ReductionConfig
 
 GBIT = 1e9 / 8
 MB = 1 << 20
@@ -102,11 +104,19 @@ def test_fewest_bytes_are_chosen(nodes, compression, want):
 
 
 def test_the_choice_is_the_reducers():
-    from hpcrl.comm.exchange import cheapest_form
-
     for nodes, compression in itertools.product(range(2, 130), ("none", "bf16", "int8", "topk")):
         form, compress = cheapest_form(nodes, compressed_fraction(compression))
         assert chosen_form(nodes, compression) == (form, compression if compress else "none")
+
+
+@pytest.mark.parametrize("compression", ["bf16", "int8", "topk"])
+@pytest.mark.parametrize("topk_fraction", [0.01, 0.2])
+def test_compressed_bytes_are_the_codecs(compression, topk_fraction):
+    size = 1 << 20
+    codec = make_codec(ReductionConfig(compression=compression, topk_fraction=topk_fraction), size)
+    assert codec.nbytes / (4 * size) == pytest.approx(
+        compressed_fraction(compression, topk_fraction), rel=1e-3
+    )
 
 
 @pytest.mark.parametrize(
