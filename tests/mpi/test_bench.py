@@ -7,6 +7,7 @@ import pytest
 
 from hpcrl.bench.mpi.batches import batches
 from hpcrl.bench.mpi.fan_in import fan_in
+from hpcrl.bench.mpi.parameters import publication
 from hpcrl.bench.mpi.sums import sums
 from hpcrl.bench.mpi.transfer import transfers
 from hpcrl.bench.mpi.waiting import waiting
@@ -104,4 +105,21 @@ def test_batches(comm):
         (f"256 rows of {size}, {way}", f"256 rows of {size}, np.take alone")
         for size in ("1 KB", "4 KB")
         for way in ("in the node", "by messages")
+    }
+
+
+def test_publication(comm):
+    if comm.size < 3:
+        with pytest.raises(ConfigError, match="3 ranks or more"):
+            publication(comm, [4096], 1)
+        return
+    _, pairs = check(comm, publication(comm, [4096, 300_000], 2))
+    assert pairs == {
+        pair
+        for size in ("4 KB", "293 KB")
+        for way in ("in the node", "by messages")
+        for pair in (
+            (f"{size}, {way}, learner held", f"{size}, {way}, memcpy"),
+            (f"{size}, {way}, last actor has it", None),
+        )
     }

@@ -45,6 +45,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("fan_in:fan_in", (8,), sized=False),
         Part("waiting:waiting", (2,), sized=False),
     ),
+    "publish": (Part("parameters:publication", (4,), sizes=(1 << 20, 4 << 20, 16 << 20)),),
     "replay-link": (Part("batches:batches", (2,), sizes=(512, 4 << 10, 28 << 10)),),
 }
 """Of each command."""

@@ -1,4 +1,4 @@
-"""Worlds as a run has them, for a measurement: every rank a worker, so that each may be any end of a stream."""
+"""Worlds as a run has them, for a measurement."""
 
 from __future__ import annotations
 
@@ -17,18 +17,29 @@ if TYPE_CHECKING:
 def opened(
     comm: Comm, transport: Literal["auto", "messages"] = "auto", nodes: Sequence[str] | None = None
 ) -> Iterator[World]:
-    """A world over `comm`, closed afterwards. Collective over `comm`. `nodes` as in `open_world`."""
-    config = RunConfig(
-        name="bench",
-        scheme="synchronous",
-        env=EnvConfig(id="none", engine="toy", num_envs=comm.size),
-        algorithm=PPOConfig(unroll_length=64),
-        ranks=RanksConfig(workers=comm.size),
-        comm=CommConfig(transport=transport),
-    )
-    world = open_world(comm, config, 1, nodes)
+    """A world in which every rank learns, closed afterwards. Collective over `comm`. `nodes` as in `open_world`."""
+    world = open_world(comm, _config(transport, comm.size, RanksConfig(workers=comm.size)), 1, nodes)
     yield world
     world.close()
+
+
+@contextmanager
+def opened_pipeline(comm: Comm, transport: Literal["auto", "messages"] = "auto") -> Iterator[World]:
+    """A world of one replay rank, one learner and actors, closed afterwards. Collective over 3 ranks or more."""
+    world = open_world(comm, _config(transport, comm.size, RanksConfig(actors=comm.size - 2)), 1)
+    yield world
+    world.close()
+
+
+def _config(transport: Literal["auto", "messages"], size: int, ranks: RanksConfig) -> RunConfig:
+    return RunConfig(
+        name="bench",
+        scheme="synchronous" if ranks.workers == size else "pipeline",
+        env=EnvConfig(id="none", engine="toy", num_envs=size),
+        algorithm=PPOConfig(unroll_length=64),
+        ranks=ranks,
+        comm=CommConfig(transport=transport),
+    )
 
 
 def layout(world: World) -> dict[str, Any]:
