@@ -28,7 +28,7 @@ rate. The file system is shared. Needs root, iproute2 and util-linux.
 make hosts for one MPI program and take them away after it, also after Ctrl-C or when this command is killed.
 
   cluster up --nodes 2
-  cluster on node1 -- ping -c 3 node2
+  cluster on node1 -- ip -brief address
   cluster run --name default --ranks-per-node 2 -- hostname
   cluster down
 
@@ -93,16 +93,16 @@ def _hosts(options: argparse.Namespace) -> Iterator[Cluster]:
 
 
 def _run_program(command: Sequence[str]) -> int:
-    """Run to the end; signals are passed on as INT, which mpiexec hands to the ranks. Its exit code."""
+    """Run to the end, passing signals on: mpiexec hands INT to the ranks and ends them after TERM. Its exit code."""
     process: subprocess.Popen[bytes] | None = None
 
-    def interrupt(number: int, frame: FrameType | None) -> None:
+    def pass_on(number: int, frame: FrameType | None) -> None:
         if process is None:
             raise KeyboardInterrupt
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupt)
+        signal.signal(number, pass_on)
     # a session of its own: Ctrl-C of the terminal comes once, from here
     process = subprocess.Popen(command, start_new_session=True)
     code = process.wait()
@@ -170,7 +170,9 @@ def _parser() -> argparse.ArgumentParser:
     entering = action("on", _on, "run a command on one host: head, node1, node2, ...")
     entering.add_argument("host")
     for sub in (running, entering):
-        sub.add_argument("program", nargs="+", metavar="-- COMMAND", help="what to run, with its arguments")
+        sub.add_argument(
+            "program", nargs="+", metavar="COMMAND", help="what to run, after -- if it has options"
+        )
     action("list", _list, "the clusters that are up")
     ending = action("down", _down, "end the hosts, and whatever runs on them")
     for sub in (starting, entering, ending):
