@@ -91,3 +91,16 @@ def test_without_shared_transport_there_is_no_mail(comm):
         assert world.node.bells is None
         with pytest.raises(RuntimeError, match=r"comm\.transport=messages"):
             _ = world.node.mailboxes
+
+
+def test_without_futex_a_sleep_has_its_length(comm, monkeypatch):
+    slept = []
+    monkeypatch.setattr("hpcrl.comm.bell._FUTEX", None)
+    monkeypatch.setattr("hpcrl.comm.bell.time.sleep", slept.append)
+    with open_test_world(comm) as world:
+        bells = world.node.bells
+        bells.ring((comm.rank + 1) % comm.size)
+        comm.Barrier()
+        slept.clear()
+        bells.sleep(bells.look(), 0.25)
+        assert slept == [0.25]

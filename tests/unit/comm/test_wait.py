@@ -60,3 +60,48 @@ def test_until_gives_up_in_time():
 
 def test_ready_at_once_needs_no_time():
     assert Waiter().until(lambda: True, timeout_s=0.0)
+
+
+class FakeAlarm:
+    """Rung by the test; notes how long anybody slept on it."""
+
+    def __init__(self):
+        self.word = 7
+        self.sleeps = []
+
+    def look(self):
+        return self.word
+
+    def sleep(self, seen, seconds):
+        assert seen == self.word
+        self.sleeps.append(seconds)
+
+
+def test_with_an_alarm_it_sleeps_on_that_alone(sleeps):
+    alarm = FakeAlarm()
+    waiter = Waiter(alarm=alarm)
+    for _ in range(1000):
+        waiter.idle()
+    assert sleeps == [] and alarm.sleeps == sorted(alarm.sleeps)
+    assert alarm.sleeps[-1] == pytest.approx(1e-3)
+
+
+def test_a_ring_since_the_last_poll_means_another_poll_at_once():
+    alarm = FakeAlarm()
+    waiter = Waiter(alarm=alarm)
+    for _ in range(1000):
+        waiter.idle()
+    slept = len(alarm.sleeps)
+    alarm.word += 1
+    waiter.idle()
+    assert len(alarm.sleeps) == slept
+    waiter.idle()
+    assert len(alarm.sleeps) == slept + 1
+
+
+def test_spin_does_not_look_at_the_alarm():
+    alarm = FakeAlarm()
+    waiter = Waiter("spin", alarm=alarm)
+    for _ in range(1000):
+        waiter.idle()
+    assert alarm.sleeps == []
