@@ -36,17 +36,18 @@ class Epochs:
         self._passed = [0] * num_words
         np.frombuffer(self._mine, np.int64)[...] = 0
 
-    def reach(self, word: int, epoch: int) -> None:
-        """Announce `epoch`, larger than the one before; wakes the others if it was the last they waited for."""
+    def reach(self, epoch: int, *words: int) -> None:
+        """Announce `epoch`, larger than before, in some words; wakes the others if it was the last they waited for."""
         self._window.sync()
-        self._mine[word] = epoch
+        for word in words:
+            self._mine[word] = epoch
+            self._passed[word] = 0
         self._window.sync()
-        self._passed[word] = 0
         # of two ranks that come last at the same time, at least one sees both words
-        if self.all_reached(word, epoch):
+        if any(self.all_reached(epoch, word) for word in words):
             self.wake_others()
 
-    def all_reached(self, word: int, epoch: int) -> bool:
+    def all_reached(self, epoch: int, word: int) -> bool:
         """Whether every rank has announced `epoch` of `word`, or a later one; to be asked only after this one has."""
         passed = self._passed[word]
         while passed < len(self._words) and self._words[passed][word] >= epoch:
@@ -57,7 +58,7 @@ class Epochs:
         self._window.sync()
         return True
 
-    def reached(self, rank: int, word: int, epoch: int) -> bool:
+    def reached(self, rank: int, epoch: int, word: int) -> bool:
         """Whether `rank` has announced `epoch` of `word`, or a later one."""
         if self._words[rank][word] < epoch:
             return False

@@ -29,6 +29,8 @@ State = dict[str, npt.NDArray[Any]]
 
 _FIRST_TAG = 1
 """Of the gradient's messages on `cross`; 0 is that of small sums."""
+_SHORT_WAIT = 4
+"""Fruitless polls before a wait spends time on anything else."""
 
 
 class LearnerSums:
@@ -47,6 +49,7 @@ class LearnerSums:
         self._poll = poll
         self._waiter = waiter
         self._nodes = find_node_order(comms)
+        self._fruitless = 0
         self._exchanges: list[Exchange] = []
         self._exact_form, self._compress = self._choose_exchange()
         self._compile()
@@ -81,7 +84,9 @@ class LearnerSums:
 
     def wait(self, ready: Callable[[], bool]) -> None:
         """Return when `ready()`; the gradient and MPI make progress meanwhile. Local."""
-        self._waiter.until(lambda: ready() or self._progress())
+        if not ready():
+            self._fruitless = 0
+            self._waiter.until(lambda: ready() or self._progress())
 
     def sum_array(self, *arrays: Array) -> None:
         """Replace contiguous 1-D arrays by their sums."""
@@ -113,9 +118,9 @@ class LearnerSums:
             return PlainGradient(
                 size, partial(self._sum_by_messages, make(shard) if make and shard else None)
             )
-        return NodeGradient(
-            node, self._bells, size, buckets, self._nodes.smallest, make, self.sum_array, self.wait
-        )
+        gradient = NodeGradient(node, self._bells, size, buckets, self.wait)
+        gradient.divide(self._nodes.smallest, make, self.sum_array if make else None)
+        return gradient
 
     def state(self) -> State:
         """Residuals of this rank's codecs, copied. Local."""
@@ -183,8 +188,10 @@ class LearnerSums:
 
     def _progress(self) -> bool:
         self._poll()
-        # messages of other kinds that are under way (parameters, batches) move on only inside MPI calls
-        self._comms.group.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
+        self._fruitless += 1
+        if self._fruitless > _SHORT_WAIT:
+            # messages of other kinds that are under way (parameters, batches) move on only inside MPI calls
+            self._comms.group.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         return False
 
     def _fit(self, nbytes: int) -> bool:

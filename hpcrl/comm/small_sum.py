@@ -68,13 +68,13 @@ class SmallSum:
         given = self._given[turn]
         for part, place in zip(parts, places, strict=True):
             given[self._rank][place].view(part.dtype)[...] = part
-        self._epochs.reach(_GIVEN, self._number)
+        self._epochs.reach(self._number, _GIVEN)
         if self._nodes is not None and self._rank > 0:
-            self._wait(lambda: self._epochs.reached(0, _SUMMED, self._number))
+            self._wait(lambda: self._epochs.reached(0, self._number, _SUMMED))
             for part, place in zip(parts, places, strict=True):
                 part[...] = self._summed[turn][place].view(part.dtype)
             return
-        self._wait(lambda: self._epochs.all_reached(_GIVEN, self._number))
+        self._wait(lambda: self._epochs.all_reached(self._number, _GIVEN))
         for part, place in zip(parts, places, strict=True):
             sum_into(part, [memory[place].view(part.dtype) for memory in given])
         if self._nodes is not None:
@@ -83,8 +83,8 @@ class SmallSum:
     def wait_for_node(self) -> None:
         """Wait until every rank of the node is here; what they stored in any shared window is seen. Collective."""
         self._steps += 1
-        self._epochs.reach(_STEPPED, self._steps)
-        self._wait(lambda: self._epochs.all_reached(_STEPPED, self._steps))
+        self._epochs.reach(self._steps, _STEPPED)
+        self._wait(lambda: self._epochs.all_reached(self._steps, _STEPPED))
 
     def _sum_across_nodes(
         self, nodes: NodeOrder, parts: Sequence[Array], places: Sequence[slice], summed: Bytes
@@ -103,7 +103,7 @@ class SmallSum:
         for part, place in zip(parts, places, strict=True):
             sum_into(part, [row[place].view(part.dtype) for row in self._received])
             summed[place].view(part.dtype)[...] = part
-        self._epochs.reach(_SUMMED, self._number)
+        self._epochs.reach(self._number, _SUMMED)
         self._epochs.wake_others()
 
     def close(self) -> None:
