@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -88,6 +88,19 @@ class ActorCriticAlgorithm(Algorithm):
         if not self.config.anneal_learning_rate:
             return self.config.learning_rate
         return self.config.learning_rate * (1 - min(max(progress, 0.0), 1.0))
+
+    def vectors(self) -> list[Tensor]:
+        """Parameters and both moments of Adam."""
+        return self.optimizer.vectors()
+
+    def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
+        """As Algorithm.share."""
+        self.optimizer.share(memories, own, stepped)
+
+    def release(self) -> None:
+        """As Algorithm.release."""
+        self.parameters.use_gradient(torch.zeros_like(self.parameters.gradient))
+        self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Parameters, Adam's moments and its count of steps, as copies."""

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.models.flat import FlatParameters
+
+Vector = npt.NDArray[np.float32]
 
 
 class Reducer(Protocol):
@@ -26,12 +29,72 @@ class Reducer(Protocol):
         The result is bit-equal on all of them.
         """
 
+    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector:
+        """Memory for this learner's gradient, float32 [size]; the same on each call with the same size.
+
+        Collective over the learners. `exact`: ranges that are not to be compressed. The memory may be written from
+        the end of `finish` to the `start` of a bucket.
+        """
+
+    @property
+    def buckets(self) -> tuple[range, ...]:
+        """Parts of the gradient, in the order in which a backward pass ends them."""
+
+    def start(self, bucket: int) -> None:
+        """This learner's part of a bucket is complete: its sum may begin. Never waits; at most once per gradient."""
+
+    def poll(self) -> None:
+        """Progress with what was started. Never waits."""
+
+    def finish(self, extras: Sequence[float] = ()) -> Vector:
+        """Sum the gradients of all learners; float32 [size], read-only, valid until the next `start` or `finish`.
+
+        Collective over the learners. `extras`: a few numbers, whose sums are `extra_sums` afterwards.
+        """
+
+    @property
+    def extra_sums(self) -> npt.NDArray[np.float64]:
+        """Of the last `finish`."""
+
+    def square_sum(self) -> float:
+        """Sum of the squares of the last result, in float64; equal on all learners."""
+
 
 class LocalReducer:
-    """The reducer of a single learner."""
+    """The reducer of a single learner: a sum is what is there."""
+
+    def __init__(self) -> None:
+        self._memory = np.zeros(0, np.float32)
+        self.extra_sums: npt.NDArray[np.float64] = np.zeros(0)
 
     def sum_(self, vector: Tensor) -> None:
-        """Local. The sum over one learner is the vector itself."""
+        """Local."""
+
+    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector:
+        """Local."""
+        if self._memory.size != size:
+            self._memory = np.zeros(size, np.float32)
+        return self._memory
+
+    @property
+    def buckets(self) -> tuple[range, ...]:
+        """Everything at once."""
+        return (range(self._memory.size),)
+
+    def start(self, bucket: int) -> None:
+        """Nothing happens before `finish`."""
+
+    def poll(self) -> None:
+        """Nothing to progress."""
+
+    def finish(self, extras: Sequence[float] = ()) -> Vector:
+        """Local."""
+        self.extra_sums = np.array(extras, np.float64)
+        return self._memory
+
+    def square_sum(self) -> float:
+        """Local."""
+        return float(torch.linalg.vector_norm(torch.from_numpy(self._memory), dtype=torch.float64)) ** 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -86,6 +149,20 @@ class Algorithm(ABC):
 
         Collective over the learners, through `reducer`. `progress` in [0, 1] is the share of the budget used.
         """
+
+    def vectors(self) -> list[Tensor]:
+        """What the optimizer changes, float32 [size] each, the memory itself; none where it cannot be shared."""
+        return []
+
+    def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
+        """Let `vectors` lie in `memories`, which hold their values, and step only the elements `own` from here on.
+
+        Other learners step the others in the same memory; `stepped()` waits until all have.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no optimizer to share")
+
+    def release(self) -> None:  # noqa: B027
+        """Copy what lies in memory of the reducer into memory of its own, before that is given back."""
 
     @abstractmethod
     def state(self) -> dict[str, npt.NDArray[Any]]:

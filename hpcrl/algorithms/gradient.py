@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from hpcrl.algorithms.base import Reducer
+from hpcrl.algorithms.base import Reducer, Vector
 from hpcrl.models.flat import FlatParameters
 
 BETA1, BETA2 = 0.9, 0.999
@@ -36,16 +38,44 @@ class FlatAdam:
         self.exp_avg = torch.zeros_like(parameters.vector)
         self.exp_avg_sq = torch.zeros_like(parameters.vector)
         self.steps = 0
+        self._part = slice(0, parameters.size)
+        self._scratch = torch.empty_like(parameters.vector)
+        self._stepped: Callable[[], None] = lambda: None
 
-    def step(self, learning_rate: float) -> None:
-        """Move the parameters against their `gradient`, in place."""
-        gradient = self._parameters.gradient
+    def step(self, learning_rate: float, gradient: Vector, scale: float) -> None:
+        """Move the parameters against `gradient` [size] times `scale`, in place."""
         self.steps += 1
-        self.exp_avg.lerp_(gradient, 1 - BETA1)
-        self.exp_avg_sq.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-        denominator = self.exp_avg_sq.sqrt().div_(math.sqrt(1 - BETA2**self.steps)).add_(self._epsilon)
+        part = self._part
+        exp_avg, exp_avg_sq = self.exp_avg[part], self.exp_avg_sq[part]
+        np.multiply(gradient[part], np.float32(scale), out=self._scratch.numpy())
+        exp_avg.lerp_(self._scratch, 1 - BETA1)
+        exp_avg_sq.mul_(BETA2).addcmul_(self._scratch, self._scratch, value=1 - BETA2)
+        denominator = torch.sqrt(exp_avg_sq, out=self._scratch)
+        denominator.div_(math.sqrt(1 - BETA2**self.steps)).add_(self._epsilon)
         step_size = learning_rate / (1 - BETA1**self.steps)
-        self._parameters.vector.addcdiv_(self.exp_avg, denominator, value=-step_size)
+        self._parameters.vector[part].addcdiv_(exp_avg, denominator, value=-step_size)
+        self._stepped()
+
+    def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
+        """Step only the elements `own`; other processes step the others, in the same memory.
+
+        memories: float32 [size] each, for the parameters and both moments, filled with their values already.
+        stepped: waits until all have stepped.
+        """
+        vector, self.exp_avg, self.exp_avg_sq = memories
+        self._parameters.use_vector(vector)
+        self._part = slice(own.start, own.stop)
+        self._scratch = torch.empty(len(own))
+        self._stepped = stepped
+
+    def release(self) -> None:
+        """Move everything into memory of its own again."""
+        vectors = [vector.clone() for vector in self.vectors()]
+        self.share(vectors, range(self._parameters.size), lambda: None)
+
+    def vectors(self) -> list[Tensor]:
+        """Parameters and both moments, float32 [size] each; the memory itself."""
+        return [self._parameters.vector, self.exp_avg, self.exp_avg_sq]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Copy the parameters and what `step` carries from one call to the next."""
@@ -80,6 +110,10 @@ class FlatAdam:
 class ReducedGradient:
     """What `reduce_gradient` found. Equal on all learners."""
 
+    vector: Vector
+    """float32 [size], sum over all samples of all learners; read-only, valid until the next backward pass"""
+    scale: float
+    """what makes the vector the mean over the samples, with its norm clipped"""
     samples: float
     """valid env_steps behind the gradient, over all learners; 0: there is nothing to step along"""
     norm: float
@@ -93,24 +127,57 @@ class ReducedGradient:
         return math.isfinite(self.norm) and math.isfinite(self.extra)
 
 
-def reduce_gradient(
-    parameters: FlatParameters, samples: int, extra: float, reducer: Reducer, max_norm: float
-) -> ReducedGradient:
-    """Turn the local gradient into the global mean, its norm clipped to `max_norm`, in place.
+def open_gradient(parameters: FlatParameters, reducer: Reducer) -> None:
+    """Let the gradient lie where the reducer sums it, and set it to zero. Collective the first time, then local."""
+    memory = reducer.open_gradient(parameters.size, parameters.vectors_only)
+    if parameters.gradient.data_ptr() != memory.ctypes.data:
+        parameters.use_gradient(torch.from_numpy(memory))
+        parameters.on_gradient(None)
+    parameters.zero_gradient()
 
-    Collective over the learners: one call of the reducer. The gradient on entry is that of a sum over
-    `samples` valid env_steps of this learner; averaging and clipping come after the reduction, so the
-    result does not depend on how the samples are divided.
+
+@contextmanager
+def last_backward(parameters: FlatParameters, reducer: Reducer) -> Iterator[None]:
+    """Around the backward pass that completes the gradient: what it is done with is summed while it goes on."""
+    if len(reducer.buckets) == 1:
+        yield
+        return
+    left = [0] * len(reducer.buckets)
+    touched: list[list[int]] = []
+    for own in parameters.ranges:
+        touched.append(
+            [i for i, part in enumerate(reducer.buckets) if own.start < part.stop and part.start < own.stop]
+        )
+        for bucket in touched[-1]:
+            left[bucket] += 1
+
+    def accumulated(index: int) -> None:
+        for bucket in touched[index]:
+            left[bucket] -= 1
+            if left[bucket] == 0:
+                reducer.start(bucket)
+        reducer.poll()
+
+    parameters.on_gradient(accumulated)
+    try:
+        yield
+    finally:
+        parameters.on_gradient(None)
+
+
+def reduce_gradient(reducer: Reducer, samples: int, extra: float, max_norm: float) -> ReducedGradient:
+    """Sum the gradient that lies in the reducer's memory; mean and clipping as one factor.
+
+    Collective over the learners. The gradient on entry is that of a sum over `samples` valid env_steps of this
+    learner; averaging and clipping come after the reduction, so the result does not depend on how the samples are
+    divided.
     """
-    size = parameters.size
-    vector = torch.empty(size + 2)
-    vector[:size] = parameters.gradient
-    vector[size], vector[size + 1] = samples, extra
-    reducer.sum_(vector)
-    total, extra_sum = vector[size:].tolist()
-    torch.div(vector[:size], max(total, 1.0), out=parameters.gradient)
+    vector = reducer.finish((samples, extra))
+    total, extra_sum = reducer.extra_sums.tolist()
+    count = max(total, 1.0)
     # In float64 the squares of finite float32 numbers cannot overflow: not finite means an entry is not.
-    norm = float(torch.linalg.vector_norm(parameters.gradient, dtype=torch.float64))
+    norm = math.sqrt(reducer.square_sum()) / count
+    scale = 1 / count
     if norm > max_norm:
-        parameters.gradient.mul_(max_norm / (norm + NORM_EPSILON))
-    return ReducedGradient(total, norm, extra_sum)
+        scale *= max_norm / (norm + NORM_EPSILON)
+    return ReducedGradient(vector, scale, total, norm, extra_sum)

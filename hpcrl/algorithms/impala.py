@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import ClassVar
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, columns, rows
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import reduce_gradient
+from hpcrl.algorithms.gradient import last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, ImpalaConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 from hpcrl.functional.returns import vtrace
@@ -27,20 +28,22 @@ class Impala(ActorCriticAlgorithm):
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """One V-trace gradient step. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(METRICS)
-        self.parameters.zero_gradient()
+        open_gradient(self.parameters, reducer)
         loss_sum = 0.0
         unroll_length, num_columns = batch.fields["reward"].shape
         # Columns do not touch each other, so large ones may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
             loss = self._loss(columns(batch, start, start + stride), metrics)
-            loss.backward()  # type: ignore[no-untyped-call]
+            completes = start + stride >= num_columns
+            with last_backward(self.parameters, reducer) if completes else nullcontext():
+                loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
         samples = int(batch.fields["valid"].sum())
-        gradient = reduce_gradient(self.parameters, samples, loss_sum, reducer, self.config.max_grad_norm)
+        gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
         learning_rate = self.learning_rate(progress)
         if gradient.finite and gradient.samples:
-            self.optimizer.step(learning_rate)
+            self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         metrics.grad_norms.append(gradient.norm)
         means = metrics.reduce(reducer)
         return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=gradient.finite)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import ReducedGradient, reduce_gradient
+from hpcrl.algorithms.gradient import ReducedGradient, last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, PPOConfig
 from hpcrl.functional.losses import (
     approx_kl,
@@ -76,7 +76,7 @@ class PPO(ActorCriticAlgorithm):
                 break
             if gradient.samples:
                 metrics.grad_norms.append(gradient.norm)
-                self.optimizer.step(learning_rate)
+                self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         means = metrics.reduce(reducer)
         return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
 
@@ -143,13 +143,13 @@ class PPO(ActorCriticAlgorithm):
         self, samples: Samples, index: Tensor, reducer: Reducer, metrics: Metrics
     ) -> ReducedGradient:
         """Reduced gradient of one minibatch, with the sum of the KL estimate as its extra number."""
-        self.parameters.zero_gradient()
+        open_gradient(self.parameters, reducer)
         count, kl_sum = 0, 0.0
         if len(index):
-            count, kl_sum = self._backward(samples.take(index), metrics)
-        return reduce_gradient(self.parameters, count, kl_sum, reducer, self.config.max_grad_norm)
+            count, kl_sum = self._backward(samples.take(index), reducer, metrics)
+        return reduce_gradient(reducer, count, kl_sum, self.config.max_grad_norm)
 
-    def _backward(self, samples: Samples, metrics: Metrics) -> tuple[int, float]:
+    def _backward(self, samples: Samples, reducer: Reducer, metrics: Metrics) -> tuple[int, float]:
         """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
         config = self.config
         log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
@@ -165,7 +165,8 @@ class PPO(ActorCriticAlgorithm):
         losses = (
             policy_losses + config.value_coefficient * value_losses - config.entropy_coefficient * entropy
         )
-        torch.dot(mask, losses).backward()  # type: ignore[no-untyped-call]
+        with last_backward(self.parameters, reducer):
+            torch.dot(mask, losses).backward()  # type: ignore[no-untyped-call]
         log_ratio = log_ratio.detach()
         kl = approx_kl(log_ratio)
         clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)

@@ -16,11 +16,11 @@ from hpcrl.comm.compress import make_codec
 from hpcrl.comm.exchange import Exchange, Form, cheapest_form
 from hpcrl.comm.message_sum import MessageSum
 from hpcrl.comm.node_order import find_node_order
-from hpcrl.comm.node_sum import NodeGradient, bucket_ranges, segment_bytes
+from hpcrl.comm.node_sum import NodeGradient, bucket_ranges, segment_bytes, slice_of
 from hpcrl.comm.plain_gradient import PlainGradient
 from hpcrl.comm.small_sum import SMALL_BYTES, SmallSum
 from hpcrl.comm.wait import Waiter
-from hpcrl.comm.window import fits_in_shared_memory
+from hpcrl.comm.window import PAGE, SharedWindow, fits_in_shared_memory
 from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ConfigError, ReductionConfig
 
@@ -50,6 +50,7 @@ class LearnerSums:
         self._waiter = waiter
         self._nodes = find_node_order(comms)
         self._fruitless = 0
+        self._shared: list[SharedWindow] = []
         self._exchanges: list[Exchange] = []
         self._exact_form, self._compress = self._choose_exchange()
         self._compile()
@@ -122,6 +123,30 @@ class LearnerSums:
         gradient.divide(self._nodes.smallest, make, self.sum_array if make else None)
         return gradient
 
+    def share(self, vectors: Sequence[Array]) -> tuple[list[Array], range] | None:
+        """Copies of float32 vectors of one size that the node has in common; see HierarchicalReducer.share."""
+        node = self._comms.node
+        nbytes = sum(vector.nbytes + PAGE for vector in vectors) if node.rank == 0 else 0
+        if self._small is None or not self._fit(nbytes):
+            return None
+        window = SharedWindow(node, nbytes)
+        self._shared.append(window)
+        memories, start = [], 0
+        for vector in vectors:
+            memory = window.segments[0][start : start + vector.nbytes].view(vector.dtype)
+            if node.rank == 0:
+                memory[...] = vector
+            memories.append(memory)
+            start += -(-vector.nbytes // PAGE) * PAGE
+        self.wait_for_node()
+        return memories, slice_of(range(vectors[0].size), node.size, node.rank)
+
+    def wait_for_node(self) -> None:
+        """Wait for the ranks of this node, which see what was written to shared memory. Collective over the node."""
+        if self._small is None:
+            raise RuntimeError("learners that sum by messages have no memory in common")
+        self._small.wait_for_node()
+
     def state(self) -> State:
         """Residuals of this rank's codecs, copied. Local."""
         return {
@@ -148,6 +173,8 @@ class LearnerSums:
 
     def close(self) -> None:
         """Give the shared memory back; an open gradient is closed before. Collective."""
+        for window in self._shared:
+            window.close()
         if self._small is not None:
             self._small.close()
         if self._bells is not None:

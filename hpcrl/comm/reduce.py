@@ -103,12 +103,14 @@ class HierarchicalReducer:
             self._sums.wait(self._comms.group.Ibcast([vector.view(np.uint8), MPI.BYTE], 0).Test)
 
     def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector:
-        """This learner's gradient, float32 [size], zero: to be filled in place, then summed by `finish`.
+        """This learner's gradient, float32 [size], at first zero: to be filled in place, then summed by `finish`.
 
-        `exact`: sorted, disjoint ranges that are never compressed. The gradient that was open before is closed. The
-        memory belongs to this learner except between the `start` of a bucket and the end of `finish`; it is gone
-        after `close`.
+        `exact`: sorted, disjoint ranges that are never compressed. With the same size the memory is the same, and
+        the call local; with another one the gradient that was open before is closed. The memory belongs to this
+        learner except between the `start` of a bucket and the end of `finish`; it is gone after `close`.
         """
+        if self._gradient.memory.size == size:
+            return self._gradient.memory
         self._compare_fingerprint(5, size, 4)
         self._gradient.close()
         if self._sums is None:
@@ -143,6 +145,25 @@ class HierarchicalReducer:
         """Sum of the squares of the last result: equal on all learners, whatever the division over nodes. Local."""
         return self._gradient.square_sum()
 
+    def share(self, vectors: Sequence[Vector]) -> tuple[list[Vector], range] | None:
+        """One copy of some float32 [size] vectors for each node, and the range of elements that is this learner's.
+
+        They hold learner 0's values of each node at first. Whoever writes its own range calls `wait_for_node` before
+        anybody reads. The memory is gone after `close`. None where learners share no memory.
+        """
+        self._compare_fingerprint(7, sum(vector.size for vector in vectors), len(vectors))
+        return None if self._sums is None else self._sums.share(vectors)
+
+    def wait_for_node(self) -> None:
+        """Wait for the learners of this node; what they have written to shared vectors is seen. After `share`."""
+        if self._sums is not None:
+            self._sums.wait_for_node()
+
+    def gather_states(self) -> list[State]:
+        """The `state` of every learner in order of role_rank, at learner 0; elsewhere empty. Blocking."""
+        self._compare_fingerprint(8, 0, 0)
+        return self._comms.group.gather(self.state()) or []
+
     def begin_update(self, update: int) -> None:
         """Compress from here on, if at all, unless `update` is one of the first. Local; equal on all learners."""
         self._compress = update >= self._reduction.warmup_updates
@@ -159,7 +180,9 @@ class HierarchicalReducer:
         if self._sums is not None:
             self._sums.load_state(state)
         elif state:
-            raise ValueError("one learner keeps nothing for the next gradient, but this state holds something")
+            raise ValueError(
+                "one learner keeps nothing for the next gradient, but this state holds something"
+            )
 
     def close(self) -> None:
         """Give the shared memory back; the gradient and the last result may not be touched afterwards."""

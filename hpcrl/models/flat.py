@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 class FlatParameters:
     """One float32 CPU vector behind all parameters of a module, and one behind their gradients.
 
     The module's parameters and gradients become views: writing the vector changes the module at once, and a
-    backward pass adds into `gradient`. Order and size are those of `module.parameters()`.
+    backward pass adds into `gradient`. Order and size are those of `module.parameters()`. Both vectors may be moved
+    into memory that is given later (`use_vector`, `use_gradient`).
 
     Attributes:
         vector: float32 [size], the parameters.
         gradient: float32 [size], their gradients; zero until a backward pass.
         numpy: float32 [size], numpy view of `vector` (same memory).
+        ranges: where each parameter lies in the vectors.
+        vectors_only: the ranges of parameters with one dimension or none: biases, scales.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -28,23 +33,46 @@ class FlatParameters:
 
         Raises ValueError when a parameter is not float32.
         """
-        parameters = list(module.parameters())
+        self._parameters = list(module.parameters())
         for name, parameter in module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise ValueError(
                     f"parameter {name} has dtype {parameter.dtype}; use float32 for all parameters"
                 )
-        self.vector = torch.zeros(sum(parameter.numel() for parameter in parameters))
-        self.gradient = torch.zeros_like(self.vector)
-        start = 0
-        for parameter in parameters:
-            end = start + parameter.numel()
-            view = self.vector[start:end].view(parameter.shape)
-            view.copy_(parameter.data)
-            parameter.data = view
-            parameter.grad = self.gradient[start:end].view(parameter.shape)
-            start = end
-        self.numpy: npt.NDArray[np.float32] = self.vector.numpy()
+        self.ranges: list[range] = []
+        stop = 0
+        for parameter in self._parameters:
+            start, stop = stop, stop + parameter.numel()
+            self.ranges.append(range(start, stop))
+        both = list(zip(self._parameters, self.ranges, strict=True))
+        self.vectors_only = [part for parameter, part in both if parameter.ndim < 2]
+        self._hooks: list[Any] = []
+        self.use_vector(torch.cat([torch.zeros(0), *(one.data.reshape(-1) for one in self._parameters)]))
+        self.use_gradient(torch.zeros_like(self.vector))
+
+    def use_vector(self, memory: Tensor) -> None:
+        """Let the parameters be views of `memory`, float32 [size], with the values that stand there."""
+        self.vector = memory
+        self.numpy: npt.NDArray[np.float32] = memory.numpy()
+        for parameter, part in zip(self._parameters, self.ranges, strict=True):
+            parameter.data = memory[part.start : part.stop].view(parameter.shape)
+
+    def use_gradient(self, memory: Tensor) -> None:
+        """Let the gradients be views of `memory`, float32 [size]."""
+        self.gradient = memory
+        for parameter, part in zip(self._parameters, self.ranges, strict=True):
+            parameter.grad = memory[part.start : part.stop].view(parameter.shape)
+
+    def on_gradient(self, callback: Callable[[int], None] | None) -> None:
+        """Call `callback(i)` whenever a backward pass has added to the gradient of parameter i; replaces the last."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if callback is None:
+            return
+        for index, parameter in enumerate(self._parameters):
+            hook = partial(_call_with_index, callback, index)
+            self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
     @property
     def size(self) -> int:
@@ -67,3 +95,7 @@ class FlatParameters:
     def sha256(self) -> str:
         """Hexadecimal digest of the parameters' bytes: equal digests, equal networks."""
         return hashlib.sha256(self.numpy.tobytes()).hexdigest()
+
+
+def _call_with_index(callback: Callable[[int], None], index: int, _: Tensor) -> None:
+    callback(index)

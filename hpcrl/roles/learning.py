@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -22,6 +23,8 @@ from hpcrl.storage import checkpoint
 from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.schema import TABLES
 
+_log = logging.getLogger(__name__)
+
 
 class EvaluationInterrupted(Exception):
     """A signal came during the evaluation."""
@@ -41,10 +44,15 @@ class Learning:
         self._placement = placement
         self._timers = timers
         self.algorithm = algorithm
+        config = session.config
         self._reducer = HierarchicalReducer(
-            session.world.learners, session.world.waiter, debug=session.config.comm.debug
+            session.world.learners, session.world.waiter, config.reduction, debug=config.comm.debug
         )
         self._reducer.broadcast_array(algorithm.parameters.numpy)
+        if config.reduction.shard_optimizer:
+            self._share_optimizer()
+        if self.is_root:
+            _log.info("%s", self._reducer.description)
         self.updates = 0
         self.env_steps = 0
         self._nonfinite = 0
@@ -79,6 +87,7 @@ class Learning:
             fields=fields, column_offset=column_offset, total_columns=total_columns, update=self.updates
         )
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
+        self._reducer.begin_update(self.updates)
         result = self.algorithm.update(batch, self._reducer, progress)
         self._timers.add("algorithm.update", perf_counter() - started)
         histogram = self._lag_histogram(fields)
@@ -106,14 +115,28 @@ class Learning:
             weights_sha256=self.algorithm.parameters.sha256(),
         )
         self._session.record("learners", row)
+        states = self._reducer.gather_states()
         if self.is_root:
-            self._save_and_evaluate()
+            self._save_and_evaluate(states)
         self._reducer.barrier()
+        self.algorithm.release()
+        self._reducer.close()
 
-    def _save_and_evaluate(self) -> None:
+    def _share_optimizer(self) -> None:
+        vectors = [vector.numpy() for vector in self.algorithm.vectors()]
+        shared = self._reducer.share(vectors) if vectors else None
+        if shared is not None:
+            memories, own = shared
+            self.algorithm.share(
+                [torch.from_numpy(one) for one in memories], own, self._reducer.wait_for_node
+            )
+
+    def _save_and_evaluate(self, reducer_states: list[dict[str, npt.NDArray[Any]]]) -> None:
         config = self._session.config
         meta = {"env_steps": self.env_steps, "updates": self.updates, "seed": config.seed}
-        checkpoint.save(self._session.run_dir, self.updates, {"learner": self.algorithm.state()}, meta=meta)
+        components = {"learner": self.algorithm.state()}
+        components |= {f"reducer-{rank}": state for rank, state in enumerate(reducer_states) if state}
+        checkpoint.save(self._session.run_dir, self.updates, components, meta=meta)
         self._session.outcome.update(env_steps=self.env_steps, updates=self.updates)
         if self._session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
             self._evaluate()

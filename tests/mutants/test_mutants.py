@@ -29,13 +29,19 @@ class Mutant:
 REDUCE = gradient.reduce_gradient
 BOTH_RANKS = ("impala ranks", "ppo ranks")
 MUTANTS = [
-    Mutant("no reduction", REDUCE, "reducer.sum_(vector)", "pass", BOTH_RANKS),
+    Mutant(
+        "no reduction",
+        REDUCE,
+        "vector = reducer.finish((samples, extra))",
+        "vector = reducer.open_gradient(reducer.buckets[0].stop).copy(); reducer.finish((samples, extra))",
+        BOTH_RANKS,
+    ),
     Mutant("local count", REDUCE, "max(total, 1.0)", "max(float(samples), 1.0)", BOTH_RANKS),
     Mutant(
-        "clip before averaging",
+        "clip by the local norm",
         REDUCE,
-        "vector[:size] = parameters.gradient",
-        "vector[:size] = parameters.gradient / max(1.0, float(parameters.gradient.norm()) / max_norm)",
+        "math.sqrt(reducer.square_sum())",
+        "float(np.linalg.norm(reducer.open_gradient(reducer.buckets[0].stop)))",
         BOTH_RANKS,
     ),
     Mutant("local mean", statistics.global_moments, "sum_(first)", "pass", ("ppo ranks",)),

@@ -97,7 +97,47 @@ class ThreadReducer:
     def __init__(self, world: Learners, rank: int) -> None:
         self._world = world
         self._rank = rank
+        self._memory = np.zeros(0, np.float32)
+        self._result = self._memory
+        self.extra_sums = np.zeros(0)
+        self.started: set[int] = set()
         self.calls = 0
+
+    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> np.ndarray:
+        if self._memory.size != size:
+            self._memory = np.zeros(size, np.float32)
+        return self._memory
+
+    @property
+    def buckets(self) -> tuple[range, ...]:
+        """The upper half first."""
+        middle, end = self._memory.size // 2, self._memory.size
+        return (range(middle, end), range(middle))
+
+    def start(self, bucket: int) -> None:
+        """Sum what is there now: what is added later is lost."""
+        assert bucket not in self.started
+        self.started.add(bucket)
+        part = self.buckets[bucket]
+        self._result = self._memory.copy() if len(self.started) == 1 else self._result
+        self._result[part.start : part.stop] = self._memory[part.start : part.stop]
+
+    def poll(self) -> None:
+        pass
+
+    def finish(self, extras: Sequence[float] = ()) -> np.ndarray:
+        for bucket in {0, 1} - self.started:
+            self.start(bucket)
+        self.started.clear()
+        both = torch.cat((torch.from_numpy(self._result).double(), torch.tensor(extras, dtype=torch.float64)))
+        self.sum_(both)
+        self._result = both[: self._memory.size].float().numpy()
+        self.extra_sums = both[self._memory.size :].numpy()
+        self._result.flags.writeable = False
+        return self._result
+
+    def square_sum(self) -> float:
+        return float(np.sum(self._result.astype(np.float64) ** 2))
 
     def sum_(self, vector: Tensor) -> None:
         assert vector.ndim == 1

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpcrl.algorithms.gradient import FlatAdam, reduce_gradient
+from hpcrl.algorithms.gradient import FlatAdam, ReducedGradient, open_gradient, reduce_gradient
 from hpcrl.config import PPOConfig
 from hpcrl.data.specs import EnvSpec
 from tests.unit.algorithms.support import (
@@ -101,7 +101,9 @@ def test_a_late_minibatch_that_is_not_finite_takes_back_the_earlier_ones(
     start = learners[0].state()
     taken: list[float] = []
     step = FlatAdam.step
-    monkeypatch.setattr(FlatAdam, "step", lambda self, rate: (taken.append(rate), step(self, rate)))
+    monkeypatch.setattr(
+        FlatAdam, "step", lambda self, rate, *rest: (taken.append(rate), step(self, rate, *rest))
+    )
     results = train(learners, [split(batch, (3, 1))])
     assert len(taken) >= 2, "the bad sample was to lie behind a good minibatch"
     assert [result[0].applied for result in results] == [False, False]
@@ -130,19 +132,19 @@ def test_the_gradient_is_clipped_after_averaging() -> None:
     learners = [build(CONFIGS["impala"]) for _ in range(2)]
     size = learners[0].parameters.size
 
-    def work(rank: int, reducer: ThreadReducer) -> float:
+    def work(rank: int, reducer: ThreadReducer) -> ReducedGradient:
         parameters = learners[rank].parameters
-        parameters.zero_gradient()
+        open_gradient(parameters, reducer)
         parameters.gradient[rank] = (30.0, 400.0)[rank]
-        return reduce_gradient(parameters, (9, 1)[rank], 1.0, reducer, max_norm=1.0).norm
+        return reduce_gradient(reducer, (9, 1)[rank], 1.0, max_norm=1.0)
 
-    norms = Learners(2).run(work)
+    gradients = Learners(2).run(work)
     expected = torch.zeros(size)
     expected[0], expected[1] = 3.0, 40.0
     norm = math.hypot(3, 40)
-    assert norms == [pytest.approx(norm), pytest.approx(norm)]
-    for learner in learners:
-        torch.testing.assert_close(learner.parameters.gradient, expected / norm, atol=1e-5, rtol=1e-5)
+    for gradient in gradients:
+        assert gradient.norm == pytest.approx(norm)
+        np.testing.assert_allclose(gradient.vector * gradient.scale, expected / norm, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize(("name", "calls"), [("impala", 2), ("ppo", 2 + 2 * 3 + 1)])

@@ -66,7 +66,7 @@ def test_adam_is_that_of_torch() -> None:
         obs = torch.randn(4, 5, generator=rng)
         parameters.zero_gradient()
         linear(obs).square().sum().backward()
-        adam.step(rate)
+        adam.step(rate, parameters.gradient.numpy() * 4, 0.25)
         expected.zero_grad()
         reference(obs).square().sum().backward()
         expected.param_groups[0]["lr"] = rate
