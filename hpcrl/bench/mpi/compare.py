@@ -80,13 +80,19 @@ def render(result: Mapping[str, Any]) -> Group:
     """A table for each of `worlds` ({"title", "lines", maybe "notes"}), one for the `prediction` if there is one."""
     parts: list[Any] = []
     for world in result["worlds"]:
-        table = _table(f"{world['title']}, median of {result['rounds']} rounds", 2, _COLUMNS)
+        table = _table(f"{world['title']}, {_rounds(world, result['rounds'])}", 2, _COLUMNS)
         for entry in world["lines"]:
             table.add_row(*_cells(entry))
         parts += [table, *world.get("notes", [])]
     if "prediction" in result:
         parts.append(_predicted(result["prediction"]))
     return Group(*parts)
+
+
+def _rounds(world: Mapping[str, Any], asked: int) -> str:
+    counts = {len(case["seconds_rounds"]) for case in world["cases"].values() if "seconds_rounds" in case}
+    fewest = min(counts, default=asked)
+    return f"median of {fewest} rounds" if fewest == asked else f"median of {fewest} to {asked} rounds"
 
 
 _COLUMNS = ("measured", "compared with", "time", "its time", "GB/s", "ratio", "aim", "met")

@@ -17,6 +17,9 @@ Measured = dict[str, Any]
 """{"seconds": median over rounds, "seconds_best": ..., "seconds_rounds": [...]}, JSON types only."""
 
 
+_MOST_S = 30.0
+
+
 def nothing() -> None:
     """What ranks do that have no part in a case."""
 
@@ -32,15 +35,22 @@ class Case:
     """What `work` does so many times; times are those of one."""
 
 
-def time_cases(comm: Comm, cases: Mapping[str, Case], rounds: int, warm_up: int = 1) -> dict[str, Measured]:
-    """Time every case once per round, after `warm_up` rounds that do not count. Collective over `comm`.
+def time_cases(
+    comm: Comm, cases: Mapping[str, Case], rounds: int, most_s: float = _MOST_S
+) -> dict[str, Measured]:
+    """Time every case once per round, after one round that does not count. Collective over `comm`.
+
+    No further round is begun after `most_s` of work: a blocking collective of more ranks than cores can take seconds.
 
     A round's time is that of the slowest rank, for one unit. Ranks that have ended wait without taking a core from
     the others.
     """
     waiter = Waiter(crowded=True)
     rounds_of: dict[str, list[float]] = {name: [] for name in cases}
-    for index in range(warm_up + rounds):
+    worked = 0.0
+    for index in range(1 + rounds):
+        if index > 1 and worked > most_s:  # equal on all ranks
+            break
         for name, case in cases.items():
             case.prepare()
             meet(comm, waiter)
@@ -49,9 +59,10 @@ def time_cases(comm: Comm, cases: Mapping[str, Case], rounds: int, warm_up: int 
             case.work()
             seconds = time.perf_counter() - start
             meet(comm, waiter)
-            slowest = max(comm.allgather(seconds)) / case.units
-            if index >= warm_up:
-                rounds_of[name].append(slowest)
+            slowest = max(comm.allgather(seconds))
+            worked += slowest
+            if index > 0:
+                rounds_of[name].append(slowest / case.units)
     return {name: summary(seconds) for name, seconds in rounds_of.items()}
 
 

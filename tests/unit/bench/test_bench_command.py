@@ -25,13 +25,17 @@ def started(monkeypatch):
 
     def start_ranks(function, arguments, ranks):
         calls.append((function, arguments["calls"], ranks))
-        return {"worlds": [{"title": name, "lines": [], "ranks": ranks} for name, _ in arguments["calls"]]}
+        return {
+            "worlds": [
+                {"title": name, "lines": [], "cases": {}, "ranks": ranks} for name, _ in arguments["calls"]
+            ]
+        }
 
     def join_ranks(function, arguments):
         calls.append((function, arguments["calls"], "joined"))
         return None if command.look().rank else {"worlds": [world]}
 
-    world = {"title": "here", "lines": [], "nodes": 2, "ranks_per_node": 3, "speeds": SPEEDS}
+    world = {"title": "here", "lines": [], "cases": {}, "nodes": 2, "ranks_per_node": 3, "speeds": SPEEDS}
     monkeypatch.setattr(command, "start_ranks", start_ranks)
     monkeypatch.setattr(command, "join_ranks", join_ranks)
     monkeypatch.setattr(command, "look", lambda: ALONE)

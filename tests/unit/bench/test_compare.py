@@ -78,6 +78,7 @@ def test_every_line_is_in_the_table_with_its_verdict():
             figure("idle", 1.25, "%", at_most=5.0),
         ],
         "notes": ["CRC-32 0badcafe"],
+        "cases": {"ours": {"seconds_rounds": [2.0] * 7}, "model": {"seconds": 1.0}},
     }
     prediction = {
         "parameters": 1234,
@@ -94,12 +95,14 @@ def test_every_line_is_in_the_table_with_its_verdict():
             }
         ],
     }
-    result = {"worlds": [world], "rounds": 7, "prediction": prediction}
+    cut = {**world, "title": "Cut", "cases": {"ours": {"seconds_rounds": [2.0] * 3}}}
+    result = {"worlds": [world, cut], "rounds": 7, "prediction": prediction}
     assert json.loads(json.dumps(result)) == result
     text = io.StringIO()
     Console(file=text, width=160).print(render(result))
     rows = {tuple(row.split()[:2]): row for row in text.getvalue().splitlines() if row.strip()}
-    assert "median of 7 rounds" in text.getvalue()
+    assert "Something, median of 7 rounds" in text.getvalue()
+    assert "Cut, median of 3 to 7 rounds" in text.getvalue()
     assert "4.00 x as fast" in rows["ours", "theirs"]
     assert rows["ours", "theirs"].split()[-1] == "no"
     assert "2.00 x its time" in rows["ours", "copy"]

@@ -46,12 +46,12 @@ def test_cases_take_turns_and_are_prepared_each_time(clock):
     cases = {
         name: Case(lambda n=name: done.append(n), lambda n=name: done.append(f"before {n}")) for name in "ab"
     }
-    time_cases(TwoRanks(0.0), cases, rounds=2, warm_up=1)
+    time_cases(TwoRanks(0.0), cases, rounds=2)
     assert done == 3 * ["before a", "a", "before b", "b"]
 
 
 def test_warm_up_and_preparation_do_not_count(clock):
-    case = Case(passing(clock, 100.0, 3.0, 1.0, 2.0), passing(clock, 50.0, 50.0, 50.0, 50.0))
+    case = Case(passing(clock, 9.0, 3.0, 1.0, 2.0), passing(clock, 50.0, 50.0, 50.0, 50.0))
     found = time_cases(TwoRanks(0.0), {"it": case}, rounds=3)
     assert found == {"it": {"seconds": 2.0, "seconds_best": 1.0, "seconds_rounds": [3.0, 1.0, 2.0]}}
 
@@ -69,3 +69,10 @@ def test_times_are_those_of_one_unit(clock):
 def test_summary():
     assert summary([4.0, 1.0, 2.0])["seconds"] == 2.0
     assert summary([4.0, 1.0])["seconds"] == 2.5
+
+
+def test_slow_rounds_are_fewer_but_one(clock):
+    found = time_cases(TwoRanks(0.0), {"it": Case(passing(clock, *5 * [7.0]))}, rounds=5, most_s=20.0)
+    assert found["it"]["seconds_rounds"] == [7.0, 7.0]
+    found = time_cases(TwoRanks(50.0), {"it": Case(passing(clock, *5 * [7.0]))}, rounds=5, most_s=20.0)
+    assert found["it"]["seconds_rounds"] == [50.0]
