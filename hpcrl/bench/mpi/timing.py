@@ -40,7 +40,8 @@ def time_cases(
 ) -> dict[str, Measured]:
     """Time every case once per round, after one round that does not count. Collective over `comm`.
 
-    No further round is begun after `most_s` of work: a blocking collective of more ranks than cores can take seconds.
+    No further round is begun after `most_s` of work, and the first counts if it was that long: a blocking collective of
+    more ranks than cores can take a second per MB.
 
     A round's time is that of the slowest rank, for one unit. Ranks that have ended wait without taking a core from
     the others.
@@ -49,8 +50,10 @@ def time_cases(
     rounds_of: dict[str, list[float]] = {name: [] for name in cases}
     worked = 0.0
     for index in range(1 + rounds):
-        if index > 1 and worked > most_s:  # equal on all ranks
+        if worked > most_s:  # equal on all ranks
             break
+        if index == 1:
+            rounds_of = {name: [] for name in cases}
         for name, case in cases.items():
             case.prepare()
             meet(comm, waiter)
@@ -61,8 +64,7 @@ def time_cases(
             meet(comm, waiter)
             slowest = max(comm.allgather(seconds))
             worked += slowest
-            if index > 0:
-                rounds_of[name].append(slowest / case.units)
+            rounds_of[name].append(slowest / case.units)
     return {name: summary(seconds) for name, seconds in rounds_of.items()}
 
 
