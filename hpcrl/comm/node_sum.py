@@ -171,11 +171,14 @@ class NodeGradient:
 
     def poll(self) -> None:
         """Progress."""
-        for bucket, task in list(self._running.items()):
-            if next(task, _OVER) is _OVER:
-                del self._running[bucket]
-                self._epochs.reach(self._epoch, len(self.buckets) + bucket)
-                self._awaited.append(len(self.buckets) + bucket)
+        over = [bucket for bucket, task in self._running.items() if next(task, _OVER) is _OVER]
+        if not over:
+            return
+        for bucket in over:
+            del self._running[bucket]
+        summed = [len(self.buckets) + bucket for bucket in over]
+        self._epochs.reach(self._epoch, *summed)
+        self._awaited += summed
 
     def finish(self, extras: Extras, *, compress: bool = False) -> Vector:
         """Start what was not, replace `extras` [at most MAX_EXTRAS] by their sums, and wait.
