@@ -71,7 +71,8 @@ class Cluster:
 
         On the head the started process becomes `command`; on a node `command` is its child, in that node's numbering.
         """
-        enter = ["nsenter", "--target", str(self.pid(host)), "--all", "--"]
+        own = ["--net", "--uts", "--ipc", "--mount"] if host == HEAD else ["--all"]
+        enter = ["nsenter", "--target", str(self.pid(host)), *own, "--"]
         return [*enter, "env", f"--chdir={Path.cwd()}", f"{VARIABLE}={self.folder}", *command]
 
     def run(self, host: str, *command: str) -> str:
