@@ -57,6 +57,17 @@ class FlatParameters:
         for parameter, part in zip(self._parameters, self.ranges, strict=True):
             parameter.data = memory[part.start : part.stop].view(parameter.shape)
 
+    def bind(self, vector: npt.NDArray[np.float32]) -> None:
+        """Use float32 `vector` [size] as the parameters from here on, where it lies: no copy, the values are its own.
+
+        It must outlive every use of the module. Raises ValueError for another shape or dtype.
+        """
+        if vector is self.numpy:
+            return
+        self._check(vector)
+        self.use_vector(torch.from_numpy(vector))
+        self.numpy = vector
+
     def use_gradient(self, memory: Tensor) -> None:
         """Let the gradients be views of `memory`, float32 [size]."""
         self.gradient = memory
@@ -85,16 +96,19 @@ class FlatParameters:
 
     def load(self, values: npt.NDArray[Any]) -> None:
         """Copy float32 `values` [size] into the parameters. Raises ValueError for another shape or dtype."""
-        if values.shape != self.numpy.shape or values.dtype != np.float32:
-            raise ValueError(
-                f"parameters have shape {values.shape} and dtype {values.dtype}; "
-                f"this network needs ({self.size},) float32: was it saved with another model or env section?"
-            )
+        self._check(values)
         self.numpy[...] = values
 
     def sha256(self) -> str:
         """Hexadecimal digest of the parameters' bytes: equal digests, equal networks."""
         return hashlib.sha256(self.numpy.tobytes()).hexdigest()
+
+    def _check(self, values: npt.NDArray[Any]) -> None:
+        if values.shape != self.numpy.shape or values.dtype != np.float32:
+            raise ValueError(
+                f"parameters have shape {values.shape} and dtype {values.dtype}; "
+                f"this network needs ({self.size},) float32: was it saved with another model or env section?"
+            )
 
 
 def _call_with_index(callback: Callable[[int], None], index: int, _: Tensor) -> None:

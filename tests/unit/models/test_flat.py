@@ -83,3 +83,42 @@ def test_no_parameters() -> None:
 def test_half_precision_is_refused() -> None:
     with pytest.raises(ValueError, match=r"weight.*float16"):
         FlatParameters(nn.Linear(2, 2).half())
+
+
+def test_a_bound_vector_is_used_where_it_lies() -> None:
+    module = make_module()
+    flat = FlatParameters(module)
+    own, obs = flat.numpy, torch.ones(4, 3)
+    before = own.copy()
+    other = (2 * before).astype(np.float32)
+    flat.bind(other)
+    with torch.inference_mode():
+        doubled = module(obs)
+        other[...] = 0
+        assert torch.equal(module(obs), torch.zeros(4, 2)) and doubled.abs().max() > 0
+    assert flat.numpy is other and np.shares_memory(flat.vector.numpy(), other)
+    assert np.array_equal(own, before), "the vector from before is let go"
+    flat.bind(own)
+    assert torch.equal(
+        torch.cat([p.detach().reshape(-1) for p in module.parameters()]), torch.from_numpy(before)
+    )
+
+
+def test_gradients_stay_when_a_vector_is_bound() -> None:
+    module = make_module()
+    flat = FlatParameters(module)
+    module(torch.ones(4, 3)).sum().backward()
+    once = flat.gradient.clone()
+    flat.bind(flat.numpy.copy())
+    assert torch.equal(flat.gradient, once)
+    module(torch.ones(4, 3)).sum().backward()
+    torch.testing.assert_close(flat.gradient, 2 * once)
+
+
+@pytest.mark.parametrize("values", [np.zeros(3, np.float32), np.zeros((32, 1), np.float32), np.zeros(32)])
+def test_bind_refuses_other_shapes_and_types(values: np.ndarray) -> None:
+    flat = FlatParameters(make_module())
+    before = flat.numpy
+    with pytest.raises(ValueError, match="this network needs"):
+        flat.bind(values)
+    assert flat.numpy is before
