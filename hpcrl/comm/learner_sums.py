@@ -108,7 +108,7 @@ class LearnerSums:
     def open_gradient(self, size: int, exact: Sequence[range]) -> NodeGradient | PlainGradient:
         """Memory for a gradient, where its sum is cheapest. `exact`: ranges that are not to be compressed."""
         self._exchanges = []
-        if self._small is not None and 4 * size <= SMALL_BYTES:
+        if self._small is not None and 4 * size <= SMALL_BYTES and not self._compress:
             small = self._small
             return PlainGradient(size, lambda gradient, extras, compress: small.sum(gradient, extras))
         node = self._comms.node
