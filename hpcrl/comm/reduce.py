@@ -54,6 +54,7 @@ class HierarchicalReducer:
         self._sequence = 0
         self._compress = False
         self._gradient: Gradient = LocalGradient(0)
+        self._opened = -1
         self._sums: LearnerSums | None = None
         self.extra_sums = np.zeros(0)
         """float64, the sums of the extras of the last `finish`"""
@@ -109,8 +110,9 @@ class HierarchicalReducer:
         the call local; with another one the gradient that was open before is closed. The memory belongs to this
         learner except between the `start` of a bucket and the end of `finish`; it is gone after `close`.
         """
-        if self._gradient.memory.size == size:
+        if self._opened == size:
             return self._gradient.memory
+        self._opened = size
         self._compare_fingerprint(5, size, 4)
         self._gradient.close()
         if self._sums is None:
@@ -136,7 +138,10 @@ class HierarchicalReducer:
         """Start what was not, and wait for the sum: float32 [size], read-only, valid until the next `start`.
 
         `extras`: a few numbers, equally many on all learners, whose exact sums are `extra_sums` afterwards.
+        Raises RuntimeError before `open_gradient`.
         """
+        if self._opened < 0:
+            raise RuntimeError("no gradient is open")
         self._compare_fingerprint(6, self._gradient.memory.size, len(extras))
         self.extra_sums = np.array(extras, np.float64)
         return self._gradient.finish(self.extra_sums, compress=self._compress)
@@ -186,6 +191,7 @@ class HierarchicalReducer:
 
     def close(self) -> None:
         """Give the shared memory back; the gradient and the last result may not be touched afterwards."""
+        self._opened = -1
         self._gradient.close()
         self._gradient = LocalGradient(0)
         if self._sums is not None:

@@ -152,6 +152,11 @@ def test_a_bucket_is_started_once(comm):
         reducer.finish()
 
 
+def test_nothing_is_summed_before_a_gradient_is_open(comm):
+    with open_reducer(comm) as reducer, pytest.raises(RuntimeError, match="no gradient is open"):
+        reducer.finish()
+
+
 def test_the_result_is_shared_and_read_only(comm):
     with open_reducer(comm, form="shared") as reducer:
         memory = reducer.open_gradient(MIDDLE)
@@ -214,6 +219,7 @@ def test_the_state_of_compression_goes_on_where_it_was(comm):
             for turn in range(4):
                 if interrupted and turn == 2:
                     state = reducer.state()
+                    reducer.open_gradient(1)
                     memory = reducer.open_gradient(MIDDLE)
                     reducer.load_state(state)
                 memory[...] = piece(comm.rank, MIDDLE, np.float32, turn)
