@@ -12,7 +12,7 @@ import numpy as np
 from hpcrl.bench.mpi.compare import Comparison, figure, lines, size_label
 from hpcrl.bench.mpi.timing import meet, summary
 from hpcrl.bench.mpi.worlds import layout, opened_pipeline
-from hpcrl.comm.publish import Publisher, Subscriber
+from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.world import World
 from hpcrl.config import ConfigError
 
@@ -52,11 +52,7 @@ class Publication:
         size = nbytes // 4
         self._world = world
         self._vector, self._copy = np.ones(size, np.float32), np.zeros(size, np.float32)
-        self._publisher, self._subscriber = None, None
-        if world.rank in world.plan.ranks("learner"):
-            self._publisher = Publisher(world, size, every_version=False)
-        if world.rank in world.plan.ranks("actor"):
-            self._subscriber = Subscriber(world, size)
+        self._exchange = ParameterExchange(world, size)
         self._version = -1
 
     def publish(self) -> dict[str, float]:
@@ -71,12 +67,13 @@ class Publication:
         meet(world.comm, world.waiter)
         world.comm.Barrier()
         start = end = time.perf_counter()
-        if self._publisher is not None:
-            self._publisher.publish(self._version, self._vector)
+        if self._exchange.publisher is not None:
+            self._exchange.publisher.publish(self._version, self._vector)
             end = time.perf_counter()
-        if self._subscriber is not None:
+        if self._exchange.reader is not None:
             world.waiter.until(self._arrived)
             end = time.perf_counter()
+            self._exchange.reader.release()
         self._meet()
         everyone: list[tuple[float, float, float]] = world.comm.allgather((memcpy, start, end))
         learner = world.plan.ranks("learner")[0]
@@ -86,33 +83,32 @@ class Publication:
 
     def close(self) -> None:
         """Drain. Collective over the world."""
-        if self._publisher is not None:
-            self._publisher.close()
-            self._world.waiter.until(lambda: self._publisher is None or self._publisher.drained)
-        if self._subscriber is not None:
-            self._world.waiter.until(lambda: self._subscriber is None or self._subscriber.drained)
-            self._subscriber.close()
+        if self._exchange.publisher is not None:
+            self._exchange.publisher.close()
+        self._world.waiter.until(lambda: self._exchange.drained)
+        self._exchange.cancel()
         # the next ones have the same tags: their messages must not meet receives that are about to be cancelled
         meet(self._world.comm, self._world.waiter)
 
     def _time_memcpy(self) -> float:
         meet(self._world.comm, self._world.waiter)
         start = time.perf_counter()
-        if self._publisher is not None:
+        if self._exchange.publisher is not None:
             np.copyto(self._copy, self._vector)
         return time.perf_counter() - start
 
     def _arrived(self) -> bool:
-        subscriber = self._subscriber
-        return subscriber is None or subscriber.fetch(self._copy, at_least=self._version)
+        """Whether this actor holds the version, to be used where it lies."""
+        self._exchange.poll()
+        reader = self._exchange.reader
+        return reader is None or reader.acquire(self._version)
 
     def _meet(self) -> None:
-        """A barrier during which messages go on."""
+        """A barrier during which every rank goes on with what it does for others."""
         request = self._world.comm.Ibarrier()
 
         def over() -> bool:
-            if self._publisher is not None:
-                self._publisher.poll()
+            self._exchange.poll()
             return bool(request.Test())
 
         self._world.waiter.until(over)
