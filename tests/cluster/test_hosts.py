@@ -70,6 +70,23 @@ def test_the_file_system_is_shared(tmp_path):
         assert cluster.run("node2", "pwd").strip() == str(Path.cwd())
 
 
+def test_on_the_head_the_started_process_is_the_command():
+    """So signals to a launcher there reach it."""
+    with temporary(1) as cluster:
+        process = subprocess.Popen(cluster.on(HEAD, ["sleep", "1000"]))
+        wait_until(lambda: Path(f"/proc/{process.pid}/comm").read_text() == "sleep\n")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == -signal.SIGINT
+
+
+def test_orphans_leave_no_zombies():
+    with temporary(1) as cluster:
+        cluster.run("node1", "sh", "-c", "(sleep 0.2 > /dev/null 2>&1 &)")
+        wait_until(
+            lambda: cluster.run("node1", "ps", "-e", "-o", "comm=").split() == ["host_init", "cat", "ps"]
+        )
+
+
 def test_process_ids_of_hosts_differ():
     with temporary(3) as cluster:
         numbers = [int(cluster.run(node, "sh", "-c", "echo $$")) for node in cluster.nodes]
@@ -114,11 +131,14 @@ def test_up_on_list_down():
         assert f"{name}: node1 node2, rate 1gbit\n" in cluster_command("list").stdout
         said = cluster_command("on", "--name", name, "node2", "--", "sh", "-c", "uname -n; exit 5")
         assert (said.returncode, said.stdout) == (5, "node2\n")
-        subprocess.Popen(find(name).on("node1", ["sleep", "1000"]), start_new_session=True)
-        subprocess.Popen(find(name).on(HEAD, ["env", "-i", "sleep", "1000"]), start_new_session=True)
+        left = [
+            subprocess.Popen(find(name).on("node1", ["sleep", "1000"])),
+            subprocess.Popen(find(name).on(HEAD, ["env", "-i", "sleep", "1000"])),
+        ]
     finally:
         ended = cluster_command("down", "--name", name)
     assert ended.returncode == 0
+    assert [process.wait(30) for process in left] == [-signal.SIGKILL] * 2
     assert not (STATE / name).exists() and processes_of(STATE / name) == []
     assert cluster_command("down", "--name", name).returncode == USAGE
 

@@ -1,0 +1,93 @@
+"""Suites of tests/mpi on hosts that are really different, as far as MPI and its messages can tell.
+
+Where hosts cannot be emulated the same node maps are made up instead, and a warning in pytest's summary says so.
+"""
+
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from hpcrl.launch.launcher import find_launcher, permissions
+from tests.cluster import mpi
+from tests.cluster.hosts import temporary
+from tests.test_mpi import functions, ran
+
+TOP = Path(__file__).parents[2]
+TIME_LIMIT_S = 600
+SUITES = ("test_nodes", "test_world", "test_publish", "test_stream", "test_rows")
+ONE_HOST = (
+    "test_world.test_seats_tell_where_every_rank_is",
+    "test_world.test_without_a_map_the_ranks_share_this_node",
+    "test_world.test_learner_communicators_follow_the_nodes",
+    "test_publish.test_a_pinned_version_stays_while_the_others_come_and_go",
+    "test_rows.test_inside_a_node_a_row_is_written_where_it_is_read",
+    "test_reduce.test_nothing_is_sent_inside_a_node",
+    "test_reduce.test_nobody_passes_a_barrier_early",
+)
+"""These look at memory that all ranks share, or that ranks share by a made-up node map."""
+LAYOUTS = {
+    (2, 2): (*SUITES, "test_reduce"),  # some of its made-up layouts give other sums when divided as 3 and 1
+    (3, 1): SUITES,
+    (1, 1, 1, 1): ("test_nodes",),
+}
+
+
+def pytest_command(suites):
+    command = [sys.executable, "-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+    command += ["-p", "tests.cluster.real_nodes"]
+    for name in ONE_HOST:
+        suite, function = name.split(".")
+        command += ["--deselect", f"tests/mpi/{suite}.py::{function}"]
+    return command + [f"tests/mpi/{suite}.py" for suite in suites]
+
+
+def run_ranks(command, reports, **variables):
+    """Run to the end, then what each rank ran: names of test functions, number of cases, problems."""
+    environ = (
+        os.environ | permissions() | {"HPCRL_MPI_REPORTS": str(reports), "OMP_NUM_THREADS": "1"} | variables
+    )
+    done = subprocess.run(
+        command,
+        env=environ,
+        cwd=TOP,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+        timeout=TIME_LIMIT_S,
+    )
+    assert done.returncode == 0, done.stdout
+    return [ran(report) for report in sorted(reports.glob("rank*.xml"))]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: "+".join(map(str, layout)))
+def test_on_nodes(layout, unavailable, tmp_path):
+    suites = LAYOUTS[layout]
+    nodes = [f"node{index + 1}" for index, ranks in enumerate(layout) for _ in range(ranks)]
+    promise = {"HPCRL_TEST_NODES": ",".join(nodes)}
+    if unavailable is None:
+        with temporary(len(layout)) as cluster:
+            command = mpi.command(cluster, layout, pytest_command(suites))
+            results = run_ranks(command, tmp_path, **promise)
+    else:
+        warnings.warn(f"the node map {nodes} is made up on one host: {unavailable}", stacklevel=1)
+        command = [find_launcher(), "-n", str(len(nodes)), *pytest_command(suites)]
+        results = run_ranks(command, tmp_path, HPCRL_TEST_FAKED="1", **promise)
+    assert len(results) == len(nodes)
+    expected = {name for name in functions() if name.split(".")[0] in suites} - set(ONE_HOST)
+    for names, cases, problems in results:
+        assert problems == ["0", "0", "0"]
+        assert names == expected
+        assert cases == results[0][1]
+
+
+def test_what_is_left_out_exists():
+    assert set(ONE_HOST) < functions()
+    assert {suite for suites in LAYOUTS.values() for suite in suites} <= {
+        name.split(".")[0] for name in functions()
+    }
