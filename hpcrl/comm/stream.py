@@ -224,6 +224,31 @@ class Drainable(Protocol):
         """Progress; whether nothing is under way any more."""
 
 
+class End(Drainable, Protocol):
+    """What a world keeps of whatever sends or receives."""
+
+    tag: Tag
+    messages: int
+    bytes: int
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+
+
+class SendingEnd(End, Protocol):
+    """An end that sends."""
+
+    dest: int
+
+
+class ReceivingEnd(End, Protocol):
+    """An end that receives."""
+
+    @property
+    def posted(self) -> int:
+        """Buffers offered and not returned."""
+
+
 def all_drained(streams: Iterable[Drainable]) -> bool:
     """Poll every stream, also those behind one that is not drained yet; whether all are."""
     return all([stream.drained for stream in streams])  # noqa: C419 - a generator would stop polling early

@@ -24,7 +24,7 @@ from hpcrl.comm.rows import (
     SharedRowReceiver,
     SharedRowSender,
 )
-from hpcrl.comm.stream import Receiver, Route, Sender, Tag
+from hpcrl.comm.stream import Receiver, ReceivingEnd, Route, Sender, SendingEnd, Tag
 from hpcrl.comm.wait import Waiter
 from hpcrl.config import RunConfig
 
@@ -101,8 +101,8 @@ class World:
     """One record per world rank: node, local_rank, cores, threads, pid."""
     attempt: int = 1
     _by_class: dict[Traffic, MPI.Intracomm] = field(default_factory=dict)
-    senders: list[Sender | RowSender] = field(default_factory=list)
-    receivers: list[Receiver | RowReceiver] = field(default_factory=list)
+    senders: list[SendingEnd] = field(default_factory=list)
+    receivers: list[ReceivingEnd] = field(default_factory=list)
     _closing: list[Callable[[], None]] = field(default_factory=list)
     _abandoned: list[tuple[MPI.Request, bytearray, bytearray]] = field(default_factory=list)
 

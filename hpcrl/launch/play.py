@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hpcrl.comm.control import Control
+from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import fit, share
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
@@ -53,7 +54,7 @@ def play(
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
     specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
-    env_spec, layout = _agree(world, specs_rank, lambda: _make_specs(config))
+    specs = _agree(world, specs_rank, lambda: _make_specs(config))
     results: list[Results] = []
 
     def open_results() -> Path:
@@ -62,7 +63,7 @@ def play(
 
     run_dir = _agree(world, world.plan.writer, open_results)
     board.identify(**who, run_dir=str(run_dir.absolute()))
-    session, records = _make_session(world, config, (env_spec, layout), run_dir, results, flag, board)
+    session, records = _make_session(world, config, specs, run_dir, results, flag, board)
     run_roles([_role_loop(session, placement) for placement in world.placements], session)
     session.record("edges", edge_rows(world))
     session.control.close()
@@ -124,7 +125,8 @@ def _agree(world: World, root: int, make: Callable[[], T]) -> T:
     return answer[1]
 
 
-def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec]:
+def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec, int]:
+    """Of environments and trajectories, and the number of parameters."""
     from hpcrl.algorithms import make_algorithm
     from hpcrl.envs import make_env_spec
 
@@ -133,13 +135,14 @@ def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec]:
         config, env
     )  # now, so that a network that does not fit is refused before anything is made
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    return env, trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.extra_fields)
+    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.extra_fields)
+    return env, layout, algorithm.parameters.size
 
 
 def _make_session(
     world: World,
     config: RunConfig,
-    specs: tuple[EnvSpec, TrajectorySpec],
+    specs: tuple[EnvSpec, TrajectorySpec, int],
     run_dir: Path,
     results: list[Results],
     flag: SignalFlag,
@@ -164,6 +167,7 @@ def _make_session(
         env_spec=specs[0],
         trajectory_spec=specs[1],
         arenas=open_arenas(world, specs[1]),
+        parameters=ParameterExchange(world, specs[2]),
         control=Control(world, flag),
         run_dir=run_dir,
         record=record,

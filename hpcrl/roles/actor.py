@@ -5,10 +5,9 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
-import numpy.typing as npt
 
 from hpcrl.algorithms import make_algorithm
-from hpcrl.comm.publish import Subscriber
+from hpcrl.comm.parameters import Vector
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import Tag
@@ -26,8 +25,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     config = session.config
     timers = Timers()
     algorithm = make_algorithm(config, session.env_spec)
-    vector = algorithm.parameters.numpy
-    streams = ActorStreams(session, placement, vector.size)
+    streams = ActorStreams(session, placement)
     collector = Collector(session, placement, algorithm, timers)
     layout = streams.layout
     while True:
@@ -37,8 +35,10 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             break
         number, granted_version, row = grant
         with timers("policy.fetch"):
-            fetch = partial(streams.fetch, vector, granted_version, exactly=config.deterministic)
+            fetch = partial(streams.fetch, granted_version, exactly=config.deterministic)
             version = yield from take(fetch, session)
+            if version is not None:
+                algorithm.parameters.bind(streams.vector)
         with timers("stream.send"):
             slot = yield from take(partial(streams.begin, row), session)
         if version is None or slot is None:
@@ -65,15 +65,17 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
 class ActorStreams:
     """An actor's ends of its streams. Point-to-point, nonblocking."""
 
-    def __init__(self, session: Session, placement: Placement, num_parameters: int) -> None:
+    def __init__(self, session: Session, placement: Placement) -> None:
         world, comm = session.world, session.config.comm
         shards = world.plan.ranks("replay")
         shard = shards[placement.role_rank % len(shards)]
         self.layout = TrajectoryLayout(session.trajectory_spec)
         self._trajectories = world.row_sender(shard, Tag.TRAJECTORY, session.arenas.trajectories, comm.slots)
         self._grants = world.receiver(shard, Tag.GRANT)
-        self._parameters = Subscriber(world, num_parameters)
-        self._every_version = session.config.deterministic
+        if session.parameters.reader is None:
+            raise RuntimeError(f"rank {world.rank} reads no parameters")
+        self._parameters = session.parameters
+        self._reader = session.parameters.reader
         for _ in range(comm.slots):
             self._grants.post(np.zeros(3, np.int64))
 
@@ -87,18 +89,23 @@ class ActorStreams:
         self._grants.post(message)
         return number, version, row
 
-    def fetch(self, vector: npt.NDArray[np.float32], at_least: int, *, exactly: bool) -> int | None:
-        """Bring `vector` up to date; the version it has now, or None while that is below `at_least`."""
-        self._trajectories.poll()
-        ready = self._parameters.fetch(vector, at_least=at_least, exactly=exactly)
-        return self._parameters.version if ready else None
+    def fetch(self, at_least: int, *, exactly: bool) -> int | None:
+        """The newest version, for use in `vector` until `send`; None while that is below `at_least`."""
+        self._progress()
+        return self._reader.version if self._reader.acquire(at_least, exactly=exactly) else None
+
+    @property
+    def vector(self) -> Vector:
+        """float32 [size]: the parameters fetched last, where they lie."""
+        return self._reader.vector
 
     def begin(self, row: int) -> Bytes | None:
         """Where to write the trajectory of `row`, until `send`; None while every buffer is under way."""
         return self._trajectories.begin(row)
 
     def send(self, row: int) -> None:
-        """Give the replay rank its row, filled."""
+        """Give the replay rank its row, filled. The parameters may be overwritten from here on."""
+        self._reader.release()  # before: who has the trajectory may rely on it
         self._trajectories.send(row)
 
     def stopped(self, session: Session) -> bool:
@@ -110,18 +117,17 @@ class ActorStreams:
 
     def drain(self, session: Session) -> RoleLoop:
         """Close, take in grants and versions still under way, and leave nothing behind."""
+        self._reader.release()
         self._trajectories.close()
         yield from drain(
             lambda: self._grants_drained() & self._parameters.drained & self._trajectories.drained,
             session,
         )
         self._grants.cancel()
-        self._parameters.close()
 
     def _progress(self) -> None:
         self._trajectories.poll()
-        if not self._every_version:
-            self._parameters.poll()
+        self._parameters.poll()
 
     def _grants_drained(self) -> bool:
         self.next_grant()

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from hpcrl.algorithms import make_algorithm
-from hpcrl.comm.publish import Publisher
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.comm.replay_link import SLOTS, BatchClient
 from hpcrl.comm.rows import Bytes
-from hpcrl.comm.stream import Sender, Tag, all_drained
+from hpcrl.comm.stream import all_drained
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions
 from hpcrl.roles.learning import Learning
+from hpcrl.roles.publication import Publication
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
 
 
@@ -34,6 +32,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
             while not (learning.over or batches.ready() or session.control.stop_requested):
                 publication.poll()
                 yield False
+            yield from publication.meet()
         if learning.vote():
             break
         learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
@@ -47,6 +46,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     publication.close()
     yield from drain(lambda: batches.drained() & publication.drained(), session)
     batches.cancel()
+    publication.cancel()
     learning.finish()
     record_timers(session, placement, timers)
 
@@ -103,44 +103,3 @@ class BatchStreams:
         """Take the offered slots back; only after `drained`."""
         for link in self._links.values():
             link.cancel()
-
-
-class Publication:
-    """Learner 0 tells the actors the parameters and the shards the version; the other learners do nothing."""
-
-    def __init__(self, session: Session, placement: Placement, learning: Learning) -> None:
-        world, config = session.world, session.config
-        self._vector = learning.algorithm.parameters.numpy
-        root = placement.role_rank == 0
-        self._publisher = (
-            Publisher(world, self._vector.size, every_version=config.deterministic) if root else None
-        )
-        shards = world.plan.ranks("replay") if root else []
-        self._versions: list[Sender] = [world.sender(rank, Tag.VERSION) for rank in shards]
-
-    def publish(self, version: int) -> None:
-        """Start sending; waits for nobody."""
-        if self._publisher is None:
-            return
-        self._publisher.publish(version, self._vector)
-        for sender in self._versions:
-            sender.send(np.array([version], np.int64))
-
-    def poll(self) -> None:
-        """Progress."""
-        if self._publisher is not None:
-            self._publisher.poll()
-        for sender in self._versions:
-            sender.poll()
-
-    def close(self) -> None:
-        """No more versions."""
-        if self._publisher is not None:
-            self._publisher.close()
-        for sender in self._versions:
-            sender.close()
-
-    def drained(self) -> bool:
-        """Closed, and nothing is under way."""
-        published = self._publisher is None or self._publisher.drained
-        return all_drained(self._versions) and published

@@ -19,7 +19,8 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
     timers = Timers()
     shard = ReplayShard(session, placement, timers)
     while not session.control.stopped:
-        progress = shard.take_notes()
+        progress = session.parameters.poll()
+        progress |= shard.take_notes()
         progress |= shard.grant()
         progress |= shard.receive()
         progress |= shard.serve()
@@ -144,7 +145,10 @@ class ReplayShard:
             while receiver.poll() is not None:
                 pass
         self.take_notes()
-        return all_drained([*self._trajectories, *self._links.values(), self._versions, *self._grants])
+        parameters = self._session.parameters
+        return all_drained(
+            [*self._trajectories, *self._links.values(), self._versions, *self._grants, parameters]
+        )
 
     def cancel(self) -> None:
         """Take the offered rows back; only after `drained`."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcrl.comm.control import Control
+from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
@@ -61,6 +62,7 @@ class Session:
     env_spec: EnvSpec
     trajectory_spec: TrajectorySpec
     arenas: Arenas
+    parameters: ParameterExchange
     control: Control
     run_dir: Path
     record: Callable[[str, Rows], None]

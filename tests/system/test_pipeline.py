@@ -115,7 +115,7 @@ def test_traffic_is_counted_and_agrees_with_the_updates(ended, summary):
     batches, batch_bytes = edge(b"batch", "replay", "learner")
     assert summary["updates"] <= batches <= trajectories <= summary["updates"] + 4
     assert nbytes // trajectories == batch_bytes // batches > 4 * 4 * NUM_ENVS * UNROLL_LENGTH
-    assert summary["updates"] <= edge(b"parameters", "learner", "actor")[0] <= summary["updates"] + 1
+    assert not (rows["stream"] == b"parameters").any()  # the actor reads them where the learner put them
 
 
 def test_every_hop_is_timed(ended, summary):

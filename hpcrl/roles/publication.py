@@ -1,0 +1,64 @@
+"""A learner's part in publication: parameters to the actors, versions to the replay ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.stream import Sender, Tag, all_drained
+from hpcrl.roles.learning import Learning
+from hpcrl.roles.session import RoleLoop, Session
+
+
+class Publication:
+    """Learner 0 publishes; a learner that shares its memory, or receives for its node, makes progress in `poll`."""
+
+    def __init__(self, session: Session, placement: Placement, learning: Learning) -> None:
+        """Local."""
+        world = session.world
+        self._vector = learning.algorithm.parameters.numpy
+        self._exchange = session.parameters
+        self._publisher = session.parameters.publisher if placement.role_rank == 0 else None
+        shards = world.plan.ranks("replay") if placement.role_rank == 0 else []
+        self._versions: list[Sender] = [world.sender(rank, Tag.VERSION) for rank in shards]
+
+    def publish(self, version: int) -> None:
+        """Make the learner's parameters that version, on learner 0; waits for nobody."""
+        if self._publisher is not None:
+            self._publisher.publish(version, self._vector)
+        for sender in self._versions:
+            sender.send(np.array([version], np.int64))
+        self._exchange.poll()
+
+    def poll(self) -> None:
+        """Progress."""
+        self._exchange.poll()
+        for sender in self._versions:
+            sender.poll()
+
+    def meet(self) -> RoleLoop:
+        """Yield until every learner has come here. Collective over the learners.
+
+        To be gone through before their other collectives: as long as one of them waits for trajectories, parameters
+        must go on reaching the actors, with the help of the others.
+        """
+        if self._exchange.learners_must_meet:
+            here = self._exchange.meet_learners()
+            while not here():
+                self.poll()
+                yield False
+
+    def close(self) -> None:
+        """No more versions."""
+        if self._publisher is not None:
+            self._publisher.close()
+        for sender in self._versions:
+            sender.close()
+
+    def drained(self) -> bool:
+        """Closed, and nothing is under way."""
+        return all_drained([self._exchange, *self._versions])
+
+    def cancel(self) -> None:
+        """Only after `drained`."""
+        self._exchange.cancel()
