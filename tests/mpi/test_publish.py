@@ -314,6 +314,20 @@ def test_a_claim_that_finds_nothing_changes_nothing(comm):
         reader.acquire(0, exactly=True)
 
 
+def test_who_asks_in_vain_holds_nothing(comm, monkeypatch):
+    """Also when the version was overwritten between its name and the pin, as it looks to the reader here."""
+    window = ParameterWindow(None, 0, 4)
+    reader = ParameterReader(window)
+    window.announce(window.claim(), 0)
+    assert not reader.acquire(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(window, "version", lambda index: 7)
+        assert not reader.acquire(0)
+    _, first = window.newest()
+    window.announce(window.claim(), 1)
+    assert window.claim(keep=set(range(3)) - {first}) == first
+
+
 @pytest.mark.parametrize("every_version", [False, True])
 @pytest.mark.parametrize("size", SIZES)
 def test_what_other_nodes_get(comm, layout, size, every_version):
@@ -367,6 +381,7 @@ def test_a_node_that_does_not_listen_does_not_hold_up_the_others(comm):
             poll_until(world, lambda: ends.reader.acquire(20), progress=ends.progress)
             assert ends.pure()
             ends.reader.release()
+            assert ends.receiver.messages <= 3  # what was under way, and the newest
         meet(world, ends.progress)
         ends.finish()
 
