@@ -16,7 +16,7 @@ class Publication:
     def __init__(self, session: Session, placement: Placement, learning: Learning) -> None:
         """Local."""
         world = session.world
-        self._vector = learning.algorithm.parameters.numpy
+        self._parameters = learning.algorithm.parameters
         self._exchange = session.parameters
         self._publisher = session.parameters.publisher if placement.role_rank == 0 else None
         shards = world.plan.ranks("replay") if placement.role_rank == 0 else []
@@ -25,7 +25,7 @@ class Publication:
     def publish(self, version: int) -> None:
         """Make the learner's parameters that version, on learner 0; waits for nobody."""
         if self._publisher is not None:
-            self._publisher.publish(version, self._vector)
+            self._publisher.publish(version, self._parameters.numpy)
         for sender in self._versions:
             sender.send(np.array([version], np.int64))
         self._exchange.poll()
