@@ -163,16 +163,17 @@ def test_nobody_passes_a_barrier_early(comm, form):
 def test_a_message_gets_on_while_its_sender_waits_in_a_sum(comm):
     """Without MPI calls in the wait, rank 0 would wait for the others and they for its message."""
     with open_reducer(comm) as reducer:
-        vector = np.full(1 << 24, 7, np.uint8)
+        vectors = np.full((2000, 4096), 7, np.uint8)  # more than the library takes at once
         requests = []
         if comm.rank == 0:
-            requests = [comm.Isend(vector, rank) for rank in range(1, comm.size)]
+            requests = [comm.Isend(vector, rank) for rank in range(1, comm.size) for vector in vectors]
         else:
-            vector[...] = 0
-            comm.Recv(vector, 0)
+            vectors[...] = 0
+            for vector in vectors:
+                comm.Recv(vector, 0)
         assert reducer.any_true(comm.rank == 0)
         MPI.Request.Waitall(requests)
-        assert (vector == 7).all()
+        assert (vectors == 7).all()
 
 
 def test_shared_memory_that_is_too_small(comm, monkeypatch):
