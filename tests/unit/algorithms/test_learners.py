@@ -169,3 +169,40 @@ def test_no_valid_step_anywhere_changes_nothing(name: str) -> None:
         assert result[0].applied
         assert learner.parameters.sha256() == before
         assert learner.optimizer.steps == 0
+
+
+def test_several_chunks_are_all_in_the_gradient_before_it_is_summed() -> None:
+    batch = random_batch(DISCRETE, 5, 7, seed=3)
+    whole = build(CONFIGS["impala"])
+    train([whole], [[batch]])
+    learners = [build(CONFIGS["impala"]) for _ in range(2)]
+    for learner in learners:
+        learner.chunk_rows = 12  # two columns
+    train(learners, [split(batch, (5, 2))])
+    for learner in learners:
+        np.testing.assert_allclose(learner.optimizer.exp_avg, whole.optimizer.exp_avg, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_learners_that_share_an_optimizer_learn_the_same(name: str) -> None:
+    batches = [random_batch(DISCRETE, 5, 6, seed=seed, update=seed) for seed in range(3)]
+    apart = [build(CONFIGS[name]) for _ in range(2)]
+    train(apart, [split(batch, (4, 2)) for batch in batches])
+    together = [build(CONFIGS[name]) for _ in range(2)]
+    memories = [vector.clone() for vector in together[0].vectors()]
+    world = Learners(2)
+    halves = (range(20), range(20, memories[0].numel()))
+
+    def work(rank: int, reducer: ThreadReducer) -> None:
+        learner = together[rank]
+        learner.share(memories, halves[rank], lambda: world.barrier.wait(60.0) and None)
+        for batch in batches:
+            learner.update(split(batch, (4, 2))[rank], reducer, 0.5)
+
+    world.run(work)
+    assert together[0].parameters.vector.data_ptr() == together[1].parameters.vector.data_ptr()
+    for name_, values in apart[0].state().items():
+        np.testing.assert_array_equal(together[0].state()[name_], values)
+    together[0].release()
+    memories[0].zero_()
+    assert together[0].parameters.sha256() == apart[0].parameters.sha256()
