@@ -18,28 +18,40 @@ from tests.test_mpi import functions, ran
 
 TOP = Path(__file__).parents[2]
 TIME_LIMIT_S = 600
-SUITES = ("test_nodes", "test_world", "test_publish", "test_stream", "test_rows")
+LAYOUTS = {
+    (2, 2): ("test_nodes", "test_world", "test_stream", "test_rows", "test_publish", "test_reduce"),
+    (3, 1): ("test_nodes", "test_world", "test_stream", "test_rows"),
+    (1, 1, 1, 1): ("test_nodes",),
+}
+"""Suites on so many ranks per node. Those of publication and reduction expect something of made-up maps that holds for
+pairs of ranks only; what they promise of uneven nodes is looked at by test_nodes."""
 ONE_HOST = (
     "test_world.test_seats_tell_where_every_rank_is",
     "test_world.test_without_a_map_the_ranks_share_this_node",
     "test_world.test_learner_communicators_follow_the_nodes",
     "test_publish.test_a_pinned_version_stays_while_the_others_come_and_go",
+    "test_publish.test_a_publication_that_finds_no_buffer_is_made_up_with_the_newest",
+    "test_publish.test_a_slow_reader_starts_each_segment_with_the_newest",
+    "test_publish.test_a_version_that_is_gone_is_not_given",
+    "test_publish.test_a_publication_rings_the_bells_of_those_who_wait_for_it",
     "test_rows.test_inside_a_node_a_row_is_written_where_it_is_read",
     "test_reduce.test_nothing_is_sent_inside_a_node",
     "test_reduce.test_nobody_passes_a_barrier_early",
 )
-"""These look at memory that all ranks share, or that ranks share by a made-up node map."""
-LAYOUTS = {
-    (2, 2): (*SUITES, "test_reduce"),  # some of its made-up layouts give other sums when divided as 3 and 1
-    (3, 1): SUITES,
-    (1, 1, 1, 1): ("test_nodes",),
-}
+"""Not run: tests of memory that all ranks share, or share by a made-up map."""
+ONE_HOST_MAPS = (
+    "test_publish.test_what_other_nodes_get[abba",
+    "test_publish.test_what_other_nodes_get[aaab",
+    "test_publish.test_learners_meet_only_where_one_serves_another[abab",
+    "test_publish.test_learners_meet_only_where_one_serves_another[abba",
+)
+"""Not run: maps of otherwise fitting tests by which ranks of different hosts share memory."""
 
 
 def pytest_command(suites):
     command = [sys.executable, "-m", "mpi4py", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
     command += ["-p", "tests.cluster.real_nodes"]
-    for name in ONE_HOST:
+    for name in ONE_HOST + ONE_HOST_MAPS:
         suite, function = name.split(".")
         command += ["--deselect", f"tests/mpi/{suite}.py::{function}"]
     return command + [f"tests/mpi/{suite}.py" for suite in suites]
@@ -87,7 +99,5 @@ def test_on_nodes(layout, unavailable, tmp_path):
 
 
 def test_what_is_left_out_exists():
-    assert set(ONE_HOST) < functions()
-    assert {suite for suites in LAYOUTS.values() for suite in suites} <= {
-        name.split(".")[0] for name in functions()
-    }
+    left_out = {name.partition("[")[0] for name in ONE_HOST + ONE_HOST_MAPS}
+    assert left_out < functions()
