@@ -7,13 +7,14 @@ arrive in the order they were sent, and none is lost: what finds the ring full w
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
 from hpcrl.comm.bell import Bells
+from hpcrl.comm.stream import Tag, receiver_state, sender_state
 from hpcrl.comm.window import SharedWindow
 
 CELLS = 64
@@ -104,58 +105,92 @@ class Mailboxes:
         self._taken[source] = words[line + _LINE // 8] = taken
 
 
-class MailRoute:
-    """`Isend` and `Irecv` of a stream between this rank and another of its node, for messages that fit a cell."""
+class MailSender:
+    """A Sender whose messages fit a cell."""
 
-    def __init__(self, mail: Mailboxes, other: int) -> None:
-        """`other`: rank of the node."""
-        self._mail = mail
-        self._other = other
+    def __init__(self, mail: Mailboxes, dest: int, rank: int, tag: Tag) -> None:
+        """Local. `dest` is a world rank, `rank` the same by rank of the node."""
+        self.dest, self.tag = dest, tag
+        self._mail, self._to = mail, rank
+        self._closed = False
+        self.messages = self.bytes = 0
 
-    def Isend(self, message: list[Any], dest: int, tag: int) -> MailSend:
-        """Send the buffer `message[0]`; it is copied at once. Local."""
-        self._mail.put(self._other, tag, message[0].tobytes())
-        return MailSend(self._mail, self._other)
+    def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
+        """Send a copy; the buffer is free at once."""
+        if self._closed:
+            raise RuntimeError(f"stream {self.tag.name} to rank {self.dest} is closed")
+        self._mail.put(self._to, self.tag, buffer.tobytes())
+        self.messages += 1
+        self.bytes += buffer.nbytes
+        if on_sent is not None:
+            on_sent()
 
-    def Irecv(self, message: list[Any], source: int, tag: int) -> MailReceive:
-        """Offer the buffer `message[0]`. Local."""
-        return MailReceive(self._mail, self._other, tag, message[0])
+    def poll(self) -> int:
+        """Progress; 1 while some of this rank's mail to that rank found its ring full."""
+        return 0 if self._mail.flush(self._to) else 1
+
+    def close(self) -> None:
+        """Send the count."""
+        if not self._closed:
+            self._closed = True
+            self._mail.put(self._to, self.tag + 1, self.messages.to_bytes(8, "little"))
+
+    @property
+    def drained(self) -> bool:
+        """Closed, and all of it is in the mailbox."""
+        return self.poll() == 0 and self._closed
+
+    def state(self) -> str:
+        """One line."""
+        return sender_state(self, self.poll(), self._closed)
 
 
-class MailSend:
-    """A message on its way into the receiver's mailbox."""
+class MailReceiver:
+    """A Receiver of messages that fit a cell."""
 
-    def __init__(self, mail: Mailboxes, dest: int) -> None:
-        self._mail = mail
-        self._dest = dest
+    def __init__(self, mail: Mailboxes, source: int, rank: int, tag: Tag) -> None:
+        """Local. `source` is a world rank, `rank` the same by rank of the node."""
+        self.source, self.tag = source, tag
+        self._mail, self._from = mail, rank
+        self._posted: deque[npt.NDArray[Any]] = deque()
+        self._expected: int | None = None
+        self.messages = self.bytes = 0
 
-    def Test(self) -> bool:
-        """Whether it, and all that was sent before and after it to the same rank, is in the mailbox."""
-        return self._mail.flush(self._dest)
+    def post(self, buffer: npt.NDArray[Any]) -> None:
+        """Offer a contiguous array."""
+        self._posted.append(buffer)
 
+    @property
+    def posted(self) -> int:
+        """Buffers offered and not returned."""
+        return len(self._posted)
 
-class MailReceive:
-    """A buffer that waits for its message. Those of one stream must be tested in the order they were offered."""
-
-    def __init__(self, mail: Mailboxes, source: int, tag: int, buffer: npt.NDArray[Any]) -> None:
-        self._mail, self._source, self._tag = mail, source, tag
-        self._buffer: npt.NDArray[Any] | None = buffer
-
-    def Test(self) -> bool:
-        """Whether the message has come; it is in the buffer then."""
-        if self._buffer is None:
-            return True
-        message = self._mail.take(self._source, self._tag)
+    def poll(self) -> npt.NDArray[Any] | None:
+        """The oldest posted buffer, with the next message in it, if there are both."""
+        if not self._posted:
+            return None
+        message = self._mail.take(self._from, self.tag)
         if message is None:
-            return False
-        flat = self._buffer.reshape(-1).view(np.uint8)
-        flat[: len(message)] = np.frombuffer(message, np.uint8)
-        self._buffer = None
-        return True
+            return None
+        buffer = self._posted.popleft()
+        buffer.data.cast("B")[: len(message)] = message
+        self.messages += 1
+        self.bytes += buffer.nbytes
+        return buffer
 
-    def Cancel(self) -> None:
-        """Take the buffer back."""
-        self._buffer = None
+    @property
+    def drained(self) -> bool:
+        """Whether the count has come and is reached."""
+        if self._expected is None and (note := self._mail.take(self._from, self.tag + 1)) is not None:
+            self._expected = int.from_bytes(note, "little")
+        return self._expected == self.messages
 
-    def Wait(self) -> None:
-        """Nothing is under way after `Cancel`."""
+    def cancel(self) -> None:
+        """Forget what is posted."""
+        if not self.drained:
+            raise RuntimeError(f"stream {self.tag.name} from rank {self.source} still expects messages")
+        self._posted.clear()
+
+    def state(self) -> str:
+        """One line."""
+        return receiver_state(self, self._expected)

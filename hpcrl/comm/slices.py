@@ -19,7 +19,8 @@ from mpi4py import MPI
 
 from hpcrl.comm.parameters import ParameterWindow
 from hpcrl.comm.ranks import share
-from hpcrl.comm.rows import Bytes, free_requests
+from hpcrl.comm.row_messages import free_requests
+from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import Tag, complete, parts
 
 if TYPE_CHECKING:

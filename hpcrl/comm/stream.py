@@ -33,42 +33,82 @@ class Tag(IntEnum):
     STOP_REQUEST = 90
 
 
-class Request(Protocol):
-    """A message under way: one of MPI's, or of the node's mail."""
-
-    def Test(self) -> bool:
-        """Progress; whether it is complete."""
-
-    def Cancel(self) -> None:
-        """Give up on a receive."""
-
-    def Wait(self) -> object:
-        """Complete a cancelled receive."""
-
-
-class Route(Protocol):
-    """What a stream sends over: an MPI communicator, or `comm.mailbox.MailRoute`."""
-
-    def Isend(self, message: Any, dest: int, tag: int) -> Any:
-        """Start sending; returns a Request."""
-
-    def Irecv(self, message: Any, source: int, tag: int) -> Any:
-        """Offer a buffer; returns a Request."""
-
-
 def parts(nbytes: int, limit: int) -> list[slice]:
     """Cut [0, nbytes) into ceil(nbytes / limit) pieces of at most `limit` bytes; one empty piece for 0 bytes."""
     return [slice(start, min(start + limit, nbytes)) for start in range(0, max(nbytes, 1), limit)]
 
 
-class Sender:
-    """The sending end. Point-to-point, nonblocking.
+class Sender(Protocol):
+    """The sending end. Point-to-point, nonblocking; `MessageSender`, or inside a node `comm.mailbox.MailSender`."""
 
-    A buffer given to `send` belongs to the stream until `poll` or `idle` shows that it left.
-    """
+    dest: int
+    tag: Tag
+    messages: int
+    bytes: int
+
+    def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
+        """Start sending a contiguous array; `on_sent` is called when the buffer is free again, by `poll` at the latest.
+
+        Until then it belongs to the stream. Raises RuntimeError after `close`.
+        """
+
+    def poll(self) -> int:
+        """Progress; the number of messages whose buffer is not free yet."""
+
+    def close(self) -> None:
+        """Tell the receiver how many messages there were; nothing may be sent afterwards."""
+
+    @property
+    def drained(self) -> bool:
+        """Closed, and every buffer is free."""
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+
+
+class Receiver(Protocol):
+    """The receiving end. Point-to-point, nonblocking; `MessageReceiver`, or in a node `comm.mailbox.MailReceiver`."""
+
+    source: int
+    tag: Tag
+    messages: int
+    bytes: int
+
+    def post(self, buffer: npt.NDArray[Any]) -> None:
+        """Offer a contiguous array of the message's size: it belongs to the stream until `poll` returns it."""
+
+    @property
+    def posted(self) -> int:
+        """Buffers offered and not returned."""
+
+    def poll(self) -> npt.NDArray[Any] | None:
+        """The oldest posted buffer if its message is complete, else None."""
+
+    @property
+    def drained(self) -> bool:
+        """The sender has closed and every message it sent was returned by `poll`."""
+
+    def cancel(self) -> None:
+        """Take back what is still posted; only after `drained`, else RuntimeError.
+
+        Before another stream of this tag is opened between the same ranks, both must have come to the end of this one:
+        a message that meets a receive about to be cancelled is lost.
+        """
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+
+
+class MessageSender:
+    """A Sender by MPI."""
 
     def __init__(
-        self, comm: Route, dest: int, tag: Tag, chunk_bytes: int, wake: Callable[[], None] | None = None
+        self,
+        comm: MPI.Intracomm,
+        dest: int,
+        tag: Tag,
+        chunk_bytes: int,
+        wake: Callable[[], None] | None = None,
     ) -> None:
         """Local. `wake` is called when a message has left for a receiver that may sleep."""
         self._comm = comm
@@ -76,9 +116,9 @@ class Sender:
         self.dest = dest
         self.tag = tag
         self._chunk_bytes = chunk_bytes
-        self._pending: deque[tuple[list[Request], Bytes, Callable[[], None] | None]] = deque()
+        self._pending: deque[tuple[list[MPI.Request], Bytes, Callable[[], None] | None]] = deque()
         self._end_note = np.zeros(1, np.int64)
-        self._end_request: Request | None = None
+        self._end_request: MPI.Request | None = None
         self.messages = 0
         self.bytes = 0
 
@@ -123,20 +163,17 @@ class Sender:
         return sender_state(self, len(self._pending), self._end_request is not None)
 
 
-class Receiver:
-    """The receiving end. Point-to-point, nonblocking.
+class MessageReceiver:
+    """A Receiver by MPI."""
 
-    A posted buffer belongs to the stream until `poll` returns it.
-    """
-
-    def __init__(self, comm: Route, source: int, tag: Tag, chunk_bytes: int) -> None:
+    def __init__(self, comm: MPI.Intracomm, source: int, tag: Tag, chunk_bytes: int) -> None:
         self._comm = comm
         self.source = source
         self.tag = tag
         self._chunk_bytes = chunk_bytes
-        self._posted: deque[tuple[list[Request], npt.NDArray[Any]]] = deque()
+        self._posted: deque[tuple[list[MPI.Request], npt.NDArray[Any]]] = deque()
         self._end_note = np.full(1, -1, np.int64)
-        self._end_request: Request = comm.Irecv([self._end_note, MPI.INT64_T], source, tag + 1)
+        self._end_request: MPI.Request = comm.Irecv([self._end_note, MPI.INT64_T], source, tag + 1)
         self._ended = False
         self.messages = 0
         self.bytes = 0
@@ -211,7 +248,7 @@ def receiver_state(end: _ReceivingEnd, expected: int | None) -> str:
     return f"{end.tag.name} from rank {end.source}: {end.messages} of {of} received"
 
 
-def complete(requests: Sequence[Request]) -> bool:
+def complete(requests: Sequence[MPI.Request]) -> bool:
     """Whether all parts of a message are complete; progress on every one of them."""
     return all([request.Test() for request in requests])  # noqa: C419 - a generator would stop polling early
 
@@ -229,7 +266,10 @@ class End(Drainable, Protocol):
 
     tag: Tag
     messages: int
-    bytes: int
+
+    @property
+    def bytes(self) -> int:
+        """Payload so far."""
 
     def state(self) -> str:
         """For a report: what this end has done and waits for."""

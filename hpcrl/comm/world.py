@@ -13,18 +13,11 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcrl.comm.bell import Bells
-from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailRoute
+from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailReceiver, MailSender
 from hpcrl.comm.ranks import Placement, RankPlan, Role, plan_ranks
-from hpcrl.comm.rows import (
-    Arena,
-    MessageRowReceiver,
-    MessageRowSender,
-    RowReceiver,
-    RowSender,
-    SharedRowReceiver,
-    SharedRowSender,
-)
-from hpcrl.comm.stream import Receiver, ReceivingEnd, Route, Sender, SendingEnd, Tag
+from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
+from hpcrl.comm.rows import Arena, RowReceiver, RowSender, SharedRowReceiver, SharedRowSender
+from hpcrl.comm.stream import MessageReceiver, MessageSender, Receiver, ReceivingEnd, Sender, SendingEnd, Tag
 from hpcrl.comm.wait import Waiter
 from hpcrl.config import RunConfig
 
@@ -79,13 +72,6 @@ class Node:
     """None: comm.transport=messages, nothing is shared."""
     mail: Mailboxes | None
 
-    @property
-    def mailboxes(self) -> Mailboxes:
-        """The mail, where there is some. Raises RuntimeError under comm.transport=messages."""
-        if self.mail is None:
-            raise RuntimeError("no mail inside the node under comm.transport=messages")
-        return self.mail
-
 
 @dataclass(slots=True)
 class World:
@@ -121,15 +107,23 @@ class World:
 
         `nbytes`: no message of a small kind is longer; equal at both ends.
         """
-        route = self._route(dest, tag, nbytes)
-        wake = None if isinstance(route, MailRoute) else self.wake(dest)
-        sender = Sender(route, dest, tag, self.chunk_bytes, wake)
+        sender: Sender
+        mail = self._mail_to(dest, tag, nbytes)
+        if mail is not None:
+            sender = MailSender(mail, dest, self.node.ranks.index(dest), tag)
+        else:
+            sender = MessageSender(self.comm_of(tag), dest, tag, self.chunk_bytes, self.wake(dest))
         self.senders.append(sender)
         return sender
 
     def receiver(self, source: int, tag: Tag, nbytes: int = MOST_BYTES) -> Receiver:
         """Open the receiving end of a stream. Local."""
-        receiver = Receiver(self._route(source, tag, nbytes), source, tag, self.chunk_bytes)
+        receiver: Receiver
+        mail = self._mail_to(source, tag, nbytes)
+        if mail is not None:
+            receiver = MailReceiver(mail, source, self.node.ranks.index(source), tag)
+        else:
+            receiver = MessageReceiver(self.comm_of(tag), source, tag, self.chunk_bytes)
         self.receivers.append(receiver)
         return receiver
 
@@ -176,11 +170,9 @@ class World:
         """Have `close` called by `close`, last come first. Local; equally on all ranks if `close` is collective."""
         self._closing.append(close)
 
-    def _route(self, other: int, tag: Tag, nbytes: int) -> Route:
+    def _mail_to(self, other: int, tag: Tag, nbytes: int) -> Mailboxes | None:
         small = tag in _SMALL and nbytes <= MOST_BYTES
-        if small and self.node.mail is not None and other in self.node.ranks:
-            return MailRoute(self.node.mail, self.node.ranks.index(other))
-        return self.comm_of(tag)
+        return self.node.mail if small and other in self.node.ranks else None
 
     def worst_exit_code(self, code: int, timeout_s: float = 60.0) -> int:
         """The largest exit code of any rank. Collective over the world, polled; also the last barrier.
@@ -247,9 +239,9 @@ def open_world(
         seats=seats,
         _by_class={traffic: MPI.Intracomm(comm.Dup()) for traffic in Traffic},
     )
-    if node.bells is not None:
+    if node.bells is not None and node.mail is not None:
         world.on_close(node.bells.close)
-        world.on_close(node.mailboxes.close)
+        world.on_close(node.mail.close)
     return world
 
 

@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from hpcrl.comm.replay_link import BatchClient, BatchServer
-from hpcrl.comm.rows import Arena, MessageRowSender, SharedRowSender
+from hpcrl.comm.row_messages import MessageRowSender
+from hpcrl.comm.rows import Arena, SharedRowSender
 from hpcrl.comm.stream import Tag
 from tests.mpi.support import drain, meet, open_test_world, poll_until
 

@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from hpcrl.comm.stream import Receiver, Sender, Tag
+from hpcrl.comm.stream import MessageReceiver, MessageSender, Tag
 from hpcrl.data.specs import Field, TrajectorySpec
 from hpcrl.data.trajectory import TrajectoryLayout
 from tests.mpi.support import drain, open_test_world, poll_until
@@ -46,8 +46,8 @@ def test_messages_around_the_chunk_limit(comm, nbytes, messages):
     with open_test_world(comm, **LIMIT) as world:
         after, before = neighbors(world)
         counting = CountingComm(world.comm)
-        sender = Sender(counting, after, Tag.BATCH, 1024)
-        receiver = Receiver(counting, before, Tag.BATCH, 1024)
+        sender = MessageSender(counting, after, Tag.BATCH, 1024)
+        receiver = MessageReceiver(counting, before, Tag.BATCH, 1024)
         counting.started.clear()  # the end note
         got = []
         for _ in range(3):
