@@ -15,6 +15,8 @@ from hpcrl.comm.world import World
 Bytes = npt.NDArray[np.uint8]
 GRANTS = 8
 """Rows granted to a sender and not received."""
+_NOTE = 4
+"""Rows that one note grants at most."""
 _SLOTS = 4
 """The sender's own, where the row itself is out of reach."""
 
@@ -28,24 +30,24 @@ class Source:
         self._rows = world.row_sender(dest, Tag.TRAJECTORY, arena, _SLOTS)
         self._grants = world.receiver(dest, Tag.GRANT)
         for _ in range(GRANTS):
-            self._grants.post(np.zeros(2, np.int64))
+            self._grants.post(np.zeros(1 + _NOTE, np.int64))
+        self._granted: deque[int] = deque()
 
     def send(self, count: int, write: Callable[[Bytes], object]) -> None:
         """Write and send `count` rows, each as soon as it is granted. Point-to-point."""
-        waiter = self._world.waiter
+        waiter, rows, granted = self._world.waiter, self._rows, self._granted
         waiter.reset()
         for _ in range(count):
-            while (grant := self._grants.poll()) is None:
-                self._rows.poll()
+            while not granted and not self._take_note():
+                rows.poll()
                 waiter.idle()
-            row = int(grant[0])
-            self._grants.post(grant)
-            while (buffer := self._rows.begin(row)) is None:
+            row = granted.popleft()
+            while (buffer := rows.begin(row)) is None:
                 waiter.idle()
             write(buffer)
-            self._rows.send(row)
+            rows.send(row)
             waiter.reset()
-        waiter.until(lambda: self._rows.poll() == 0)
+        waiter.until(lambda: rows.poll() == 0)
 
     def close(self) -> None:
         """Drain: the Sink closes at the same time."""
@@ -53,9 +55,17 @@ class Source:
         self._world.waiter.until(lambda: self._no_grants() and self._rows.drained)
         self._grants.cancel()
 
+    def _take_note(self) -> bool:
+        note = self._grants.poll()
+        if note is None:
+            return False
+        self._granted.extend(note[1 : 1 + int(note[0])].tolist())
+        self._grants.post(note)
+        return True
+
     def _no_grants(self) -> bool:
-        while (grant := self._grants.poll()) is not None:
-            self._grants.post(grant)
+        while self._take_note():
+            pass
         return self._grants.drained
 
 
@@ -70,8 +80,9 @@ class Sink:
         self._grants = [world.sender(source, Tag.GRANT) for source in sources]
         self._free = [deque(range(index * rows, (index + 1) * rows)) for index in range(len(sources))]
         for index in range(len(sources)):
-            for _ in range(GRANTS):
-                self._grant(index)
+            for _ in range(GRANTS // _NOTE):
+                self._grant(index, _NOTE)
+        self._owed = [0] * len(sources)
 
     def receive(self, count: int, read: Callable[[Bytes], object]) -> None:
         """Take `count` rows of every source, and grant another for each that was read. Point-to-point."""
@@ -84,12 +95,16 @@ class Sink:
                 while (row := receiver.poll()) is not None:
                     read(self._arena.row(self._world.rank, row))
                     self._free[index].append(row)
-                    self._grant(index)
+                    self._owed[index] += 1
                     left -= 1
+                    if self._owed[index] == _NOTE:
+                        self._repay(index)
             if left == before:
                 waiter.idle()
             else:
                 waiter.reset()
+        for index in range(len(self._rows)):
+            self._repay(index)
         waiter.until(self._granted)
 
     def close(self) -> None:
@@ -100,10 +115,18 @@ class Sink:
         for receiver in self._rows:
             receiver.cancel()
 
-    def _grant(self, index: int) -> None:
-        row = self._free[index].popleft()
-        self._rows[index].post(row)
-        self._grants[index].send(np.array([row, 0], np.int64))
+    def _repay(self, index: int) -> None:
+        if self._owed[index]:
+            self._grant(index, self._owed[index])
+            self._owed[index] = 0
+
+    def _grant(self, index: int, count: int) -> None:
+        note = np.zeros(1 + _NOTE, np.int64)
+        note[0] = count
+        for place in range(count):
+            note[1 + place] = row = self._free[index].popleft()
+            self._rows[index].post(row)
+        self._grants[index].send(note)
 
     def _granted(self) -> bool:
         return all([sender.poll() == 0 for sender in self._grants])  # noqa: C419 - polls every one
