@@ -46,7 +46,7 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
         )
     if "PMI_SIZE" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
         size = number("PMI_SIZE", default=slurm_size)
-        launcher = "srun" if under_srun and "HYDI_CONTROL_FD" not in env else "hydra"
+        launcher = "srun" if under_srun and "PMI_HOSTNAME" not in env else "hydra"
         local = number("MPI_LOCALNRANKS", default=size)
         return Situation(launcher, number("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"), size, local)
     if under_srun and slurm_size > 1:

@@ -141,7 +141,7 @@ def leave(code: int, *, all_ranks_leave: bool = False) -> int:
     through the connection that every process inherits.
     """
     descriptor = os.environ.get("PMI_FD", "")
-    if not descriptor.isdigit() or "HYDI_CONTROL_FD" not in os.environ:
+    if not descriptor.isdigit() or "PMI_HOSTNAME" not in os.environ:
         return code
     if code == 0:
         with contextlib.suppress(OSError):

@@ -42,10 +42,6 @@ def test_a_run_over_two_nodes(tmp_path):
     ended.weights()
 
 
-@pytest.mark.xfail(
-    reason="hpcrl.launch.supervise.leave speaks to Hydra only where HYDI_CONTROL_FD is set: on one host; "
-    "across hosts a killed rank does not end the others"
-)
 def test_a_killed_rank_on_the_second_node(tmp_path):
     with temporary(2) as cluster, start(tmp_path, cluster, FOREVER) as running:
         running.until_updates(3)
