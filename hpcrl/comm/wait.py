@@ -9,11 +9,13 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 _PR_SET_TIMERSLACK = 29
-_LADDER = ((20, None), (40, 0.0), (80, 50e-6), (160, 200e-6))
+_LADDER = ((50, None), (250, 0.0), (290, 50e-6), (370, 200e-6))
 _CROWDED_LADDER = ((2, None), (4, 0.0), (12, 50e-6), (24, 200e-6))
 """(fruitless polls so far, pause): None polls again at once, 0.0 yields, more sleeps. Shorter where ranks share cores:
 there every poll is taken from somebody with work."""
-_LONGEST_SLEEP_S = 1e-3
+LONGEST_SLEEP_S = 1e-3
+"""Where something may come that rings no bell: messages between nodes."""
+LONGEST_SLEEP_WITH_BELL_S = 4e-3
 
 
 def sharpen_timers() -> None:
@@ -43,17 +45,22 @@ class Waiter:
         *,
         crowded: bool = False,
         alarm: Alarm | None = None,
+        longest_s: float = LONGEST_SLEEP_S,
     ) -> None:
-        """`crowded`: more ranks than cores on this node. `alarm`: sleep on it, so that a ring ends the sleep."""
+        """`crowded`: more ranks than cores on this node. `alarm`: sleep on it, so that a ring ends the sleep.
+
+        `longest_s`: of a sleep.
+        """
         self._spin = mode == "spin"
         self._ladder = _CROWDED_LADDER if crowded else _LADDER
         self._alarm = alarm
+        self._longest_s = longest_s
         self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
 
     def with_alarm(self, alarm: Alarm | None) -> Waiter:
         """A waiter of the same manners that sleeps on another alarm."""
-        waiter = Waiter("spin" if self._spin else "polite", alarm=alarm)
+        waiter = Waiter("spin" if self._spin else "polite", alarm=alarm, longest_s=self._longest_s)
         waiter._ladder = self._ladder
         return waiter
 
@@ -62,7 +69,7 @@ class Waiter:
         self._fruitless = 0
 
     def idle(self) -> None:
-        """Nothing happened: give the core away for as long as the ladder says (at most about 1 ms).
+        """Nothing happened: give the core away for as long as the ladder says (at most `longest_s`).
 
         Returns at once when the alarm was rung since the last call: what was polled before may be there now.
         """
@@ -73,7 +80,7 @@ class Waiter:
             if self._fruitless <= limit:
                 self._pause(pause)
                 return
-        self._pause(_LONGEST_SLEEP_S)
+        self._pause(self._longest_s)
 
     def _pause(self, seconds: float | None) -> None:
         if self._alarm is not None:

@@ -18,7 +18,7 @@ from hpcrl.comm.ranks import Placement, RankPlan, Role, plan_ranks
 from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
 from hpcrl.comm.rows import Arena, RowReceiver, RowSender, SharedRowReceiver, SharedRowSender
 from hpcrl.comm.stream import MessageReceiver, MessageSender, Receiver, ReceivingEnd, Sender, SendingEnd, Tag
-from hpcrl.comm.wait import Waiter
+from hpcrl.comm.wait import LONGEST_SLEEP_S, LONGEST_SLEEP_WITH_BELL_S, Waiter
 from hpcrl.config import RunConfig
 
 
@@ -229,11 +229,13 @@ def open_world(
     plan = plan_ranks(config, names)
     node = _open_node(comm, names, shared=config.comm.transport == "auto")
     crowded = bool(crowded_nodes([seat for seat in seats if seat["node"] == host]))
+    all_ring = node.bells is not None and len(node.ranks) == comm.size
+    longest_s = LONGEST_SLEEP_WITH_BELL_S if all_ring else LONGEST_SLEEP_S
     world = World(
         comm=comm,
         plan=plan,
         config=config,
-        waiter=Waiter(config.comm.wait, crowded=crowded, alarm=node.bells),
+        waiter=Waiter(config.comm.wait, crowded=crowded, alarm=node.bells, longest_s=longest_s),
         learners=_learner_comms(comm, plan, names),
         node=node,
         seats=seats,
