@@ -86,8 +86,9 @@ class ParameterWindow:
         starts = [first + index * stride for index in range(buffers)]
         self.vectors = tuple(store[start : start + 4 * size].view(np.float32) for start in starts)
         """[buffer] float32 [size]; the writer writes to a buffer between `claim` and `announce`."""
-        places = [8 * self._place_of_version(index) for index in range(buffers)]
-        self.version_bytes = tuple(store[place : place + 8] for place in places)
+        self._places = [(self._lines + 1 + index) * _WORDS for index in range(buffers)]
+        """Of the versions in `_control`."""
+        self.version_bytes = tuple(store[8 * place : 8 * place + 8] for place in self._places)
         """[buffer] uint8 [8]: its version, an int64, to be sent along with it."""
         mine = self._memory[self.rank]
         mine[0], mine[1] = _NONE, 0
@@ -113,7 +114,7 @@ class ParameterWindow:
         for index in reversed(self._by_age[: self.buffers - self._retain]):
             if index in keep:
                 continue
-            place = self._place_of_version(index)
+            place = self._places[index]
             version, self._control[place] = self._control[place], _NONE
             self.sync()  # no version before the look at the pins
             if index not in [memory[0] for memory in self._memory]:
@@ -127,8 +128,7 @@ class ParameterWindow:
         self._by_age.remove(index)
         self._by_age.append(index)
         self.sync()  # the vector before its version
-        self._control[self._place_of_version(index)] = version
-        self.sync()
+        self._control[self._places[index]] = version
         self._control[self._lines * _WORDS] = version * self.buffers + index
         self.sync()  # the announcement before the look at who waits for it
 
@@ -169,14 +169,11 @@ class ParameterWindow:
 
     def version(self, index: int) -> int:
         """Version that a buffer holds, -1 while it is written to. Local."""
-        return self._control[self._place_of_version(index)]
+        return self._control[self._places[index]]
 
     def set_pin(self, index: int | None) -> None:
         """Pin a buffer for this rank, or none. Local; for ParameterReader."""
         self._memory[self.rank][0] = _NONE if index is None else index
-
-    def _place_of_version(self, index: int) -> int:
-        return (self._lines + 1 + index) * _WORDS
 
     @staticmethod
     def _layout(size: int, buffers: int, words: int) -> tuple[int, int, int]:

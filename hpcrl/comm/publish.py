@@ -97,7 +97,8 @@ class ParameterPublisher:
             self._owed.clear()
         if self._owed or not self._store(version, vector):
             self._owed.append((version, vector.copy()))
-        self.poll()
+        if self._orders:
+            self.poll()
 
     def poll(self) -> None:
         """Make up what is owed, and give orders to nodes that are ready."""
@@ -133,7 +134,7 @@ class ParameterPublisher:
 
     def _store(self, version: int, vector: Vector) -> bool:
         for orders in self._orders:
-            orders.poll()
+            orders.poll()  # what has left in the meantime is free
         in_use = {index for queue in self._queues for index in queue}
         in_use |= {orders.under_way for orders in self._orders if orders.under_way is not None}
         index = self._window.claim(in_use)
@@ -189,7 +190,8 @@ class ParameterExchange:
             words=order_words(len(others)),
         )
         world.on_close(window.close)
-        self._wake_readers = partial(_wake_waiting, world, window, mine)
+        bells = [(mine.ranks.index(rank), world.wake(rank)) for rank in mine.readers]
+        self._wake_readers = partial(_wake_waiting, window, bells)
         if world.rank in mine.readers:
             self.reader = ParameterReader(window)
         if mine in home and world.rank in senders:
@@ -253,11 +255,11 @@ class ParameterExchange:
         world.senders += self._senders
 
 
-def _wake_waiting(world: World, window: ParameterWindow, part: NodePart) -> None:
-    """Ring the bells of readers that asked for a version in vain."""
-    for rank in part.readers:
-        if window.waiting(part.ranks.index(rank)):
-            world.wake(rank)()
+def _wake_waiting(window: ParameterWindow, bells: Sequence[tuple[int, Callable[[], None]]]) -> None:
+    """Ring the bells of readers (rank in the node, bell) that asked for a version in vain."""
+    for reader, ring in bells:
+        if window.waiting(reader):
+            ring()
 
 
 def _call_all(functions: Sequence[Callable[[], None]]) -> None:
