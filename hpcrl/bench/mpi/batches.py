@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.bench.mpi.compare import Comparison, lines, size_label
-from hpcrl.bench.mpi.timing import Case, meet, nothing, time_cases
+from hpcrl.bench.mpi.timing import Case, meet, time_cases
 from hpcrl.bench.mpi.worlds import layout, opened
 from hpcrl.comm.replay_link import SLOTS, BatchClient, BatchServer
 from hpcrl.comm.rows import Arena, Bytes
@@ -43,16 +43,17 @@ def batches(comm: Comm, sizes: Sequence[int], rounds: int, store_bytes: int = _S
             label = f"256 rows of {size_label(nbytes)}"
             store = Store(nbytes, store_bytes) if comm.rank == comm.size - 1 else None
             links = {name: Link(world, nbytes, store) for name, world in ways.items()}
-            cases = {f"{label}, {name}": Case(link.move, units=_BATCHES) for name, link in links.items()}
-            alone = nothing if store is None else store.gather_all
-            cases[f"{label}, np.take alone"] = Case(alone, units=_BATCHES)
+            cases = {}
+            for name, link in links.items():
+                cases[f"{label}, {name}"] = Case(link.move, units=_BATCHES)
+                # into memory of the same kind: shared memory comes in smaller pages than a process's own
+                cases[f"{label}, np.take alone, {name}"] = Case(link.gather_alone, units=_BATCHES)
             measured |= time_cases(comm, cases, rounds)
             # between nodes the link decides: no aim
             aims = {"in the node": 1.6, "by messages": 2.5 if where["nodes"] == 1 else None}
-            comparisons += [
-                Comparison(f"{label}, {name}", f"{label}, np.take alone", "time", aims[name], _ROWS * nbytes)
-                for name in links
-            ]
+            for name in links:
+                alone = f"{label}, np.take alone, {name}"
+                comparisons.append(Comparison(f"{label}, {name}", alone, "time", aims[name], _ROWS * nbytes))
             for link in links.values():
                 link.close()
     title = f"Batches for a learner, {where['ranks']} ranks on {where['nodes']} nodes"
@@ -67,17 +68,11 @@ class Store:
         rng = np.random.default_rng(0)
         count = max(_ROWS, store_bytes // nbytes)
         self._rows = rng.integers(0, 255, (count, nbytes), np.uint8)
-        self._own = np.ones((_ROWS, nbytes), np.uint8)
         self._indices = [np.sort(rng.integers(0, count, _ROWS)) for _ in range(_BATCHES)]
 
     def gather(self, batch: int, into: npt.NDArray[np.uint8]) -> None:
         """Copy the rows of a batch to `into` [256, nbytes]."""
         np.take(self._rows, self._indices[batch], axis=0, out=into, mode="clip")
-
-    def gather_all(self) -> None:
-        """Every batch, into memory of this rank."""
-        for batch in range(_BATCHES):
-            self.gather(batch, self._own)
 
 
 class Link:
@@ -87,6 +82,7 @@ class Link:
         """`store`: on the last rank. Collective over the world."""
         last = world.comm.size - 1
         arena = Arena(world, SLOTS if world.rank == 0 else 0, _ROWS * nbytes)
+        self._own = Arena(world, int(world.rank == last), _ROWS * nbytes).row(last, 0)
         self._comm, self._waiter = world.comm, world.waiter
         self._client = BatchClient(world, last, arena, 0) if world.rank == 0 else None
         self._server = BatchServer(world, 0, arena, 0) if world.rank == last else None
@@ -98,6 +94,12 @@ class Link:
             self._ask(self._client)
         if self._server is not None and self._store is not None:
             self._serve(self._server, self._store)
+
+    def gather_alone(self) -> None:
+        """Every batch, into memory of the last rank. Local."""
+        if self._store is not None:
+            for batch in range(_BATCHES):
+                self._store.gather(batch, self._own.reshape(_ROWS, -1))
 
     def close(self) -> None:
         """Drain. Collective over the world."""

@@ -13,7 +13,7 @@ from hpcrl.comm.stream import Tag, all_drained
 from hpcrl.comm.world import World
 
 Bytes = npt.NDArray[np.uint8]
-GRANTS = 8
+GRANTS = 16
 """Rows granted to a sender and not received."""
 _NOTE = 4
 """Rows that one note grants at most."""
@@ -38,15 +38,16 @@ class Source:
         waiter, rows, granted = self._world.waiter, self._rows, self._granted
         waiter.reset()
         for _ in range(count):
-            while not granted and not self._take_note():
-                rows.poll()
-                waiter.idle()
+            if not granted:
+                while not self._take_note():
+                    rows.poll()
+                    waiter.idle()
+                waiter.reset()
             row = granted.popleft()
             while (buffer := rows.begin(row)) is None:
                 waiter.idle()
             write(buffer)
             rows.send(row)
-            waiter.reset()
         waiter.until(lambda: rows.poll() == 0)
 
     def close(self) -> None:
@@ -86,15 +87,16 @@ class Sink:
 
     def receive(self, count: int, read: Callable[[Bytes], object]) -> None:
         """Take `count` rows of every source, and grant another for each that was read. Point-to-point."""
-        waiter = self._world.waiter
+        waiter, me, arena = self._world.waiter, self._world.rank, self._arena
         waiter.reset()
         left = count * len(self._rows)
         while left > 0:
             before = left
             for index, receiver in enumerate(self._rows):
+                free = self._free[index]
                 while (row := receiver.poll()) is not None:
-                    read(self._arena.row(self._world.rank, row))
-                    self._free[index].append(row)
+                    read(arena.row(me, row))
+                    free.append(row)
                     self._owed[index] += 1
                     left -= 1
                     if self._owed[index] == _NOTE:

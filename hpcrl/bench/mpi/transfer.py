@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import count as count_from
+from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -89,11 +89,10 @@ class RowPair:
 def _cases(comm: Comm, pairs: Sequence[RowPair], count: int, nbytes: int) -> dict[str, Case]:
     """Each row of the store is used once in a timing."""
     label = size_label(nbytes)
-    made = np.ones((GRANTS, nbytes), np.uint8)
-    turn = count_from(0)
+    made = cycle(np.ones((GRANTS, nbytes), np.uint8))
 
     def write(row: Bytes) -> None:
-        np.copyto(row, made[next(turn) % GRANTS])
+        np.copyto(row, next(made))
 
     def copy(rows: Sequence[Bytes]) -> None:
         for row in rows:
