@@ -29,6 +29,8 @@ State = dict[str, npt.NDArray[Any]]
 
 _FIRST_TAG = 1
 """Of the gradient's messages on `cross`; 0 is that of small sums."""
+_EAGER_S = 0.05
+"""Large messages inside a node: some milliseconds when nobody sleeps in between, hundreds otherwise."""
 _SHORT_WAIT = 4
 """Fruitless polls before a wait spends time on anything else."""
 
@@ -54,7 +56,7 @@ class LearnerSums:
         self._exchanges: list[Exchange] = []
         self._exact_form, self._compress = self._choose_exchange()
         self._compile()
-        self._messages = MessageSum(comms.node, self._nodes, self.wait)
+        self._messages = MessageSum(comms.node, self._nodes, partial(self.wait, eager_s=_EAGER_S))
         self._bells: Bells | None = None
         self._small: SmallSum | None = None
         if reduction.form != "messages" and self._fit(1 << 20):
@@ -83,11 +85,11 @@ class LearnerSums:
         sums = self._messages.sent_bytes + (self._small.sent_bytes if self._small else 0)
         return sums + sum(exchange.sent_bytes for exchange in self._exchanges)
 
-    def wait(self, ready: Callable[[], bool]) -> None:
-        """Return when `ready()`; the gradient and MPI make progress meanwhile. Local."""
+    def wait(self, ready: Callable[[], bool], eager_s: float = 0.0) -> None:
+        """Return when `ready()`; the gradient and MPI make progress meanwhile. `eager_s` as in Waiter.until. Local."""
         if not ready():
             self._fruitless = 0
-            self._waiter.until(lambda: ready() or self._progress())
+            self._waiter.until(lambda: ready() or self._progress(), eager_s=eager_s)
 
     def sum_array(self, *arrays: Array) -> None:
         """Replace contiguous 1-D arrays by their sums."""

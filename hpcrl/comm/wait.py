@@ -97,9 +97,17 @@ class Waiter:
             self._alarm.sleep(self._seen, seconds)
             self._seen = self._alarm.look()
 
-    def until(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Poll until `ready()`; False when `timeout_s` passed first."""
+    def until(self, ready: Callable[[], bool], timeout_s: float | None = None, eager_s: float = 0.0) -> bool:
+        """Poll until `ready()`; False when `timeout_s` passed first.
+
+        `eager_s`: only yield so long, for large messages, which move on only while they are tested.
+        """
         self.reset()
+        sleepy = time.perf_counter() + eager_s
+        while eager_s and time.perf_counter() < sleepy:
+            if ready():
+                return True
+            os.sched_yield()
         deadline = None if timeout_s is None else time.perf_counter() + timeout_s
         while not ready():
             if deadline is not None and time.perf_counter() > deadline:

@@ -105,3 +105,15 @@ def test_spin_does_not_look_at_the_alarm():
     for _ in range(1000):
         waiter.idle()
     assert alarm.sleeps == []
+
+
+def test_eager_waiting_does_not_sleep_at_first(sleeps):
+    answers = iter([False] * 500 + [True])
+    assert Waiter(crowded=True).until(lambda: next(answers), eager_s=60.0)
+    assert sleeps == []
+
+
+def test_eager_waiting_becomes_polite(sleeps):
+    answers = iter([False] * 100_000 + [True])
+    Waiter(crowded=True).until(lambda: bool(sleeps) or next(answers), eager_s=0.001)
+    assert sleeps != []
