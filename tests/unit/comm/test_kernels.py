@@ -58,7 +58,9 @@ def test_squares_of_large_and_not_finite_numbers():
 @pytest.mark.parametrize("bucket_bytes", [4096, 1 << 16, 4 << 20])
 def test_buckets_and_slices_cover_everything_once(size, bucket_bytes):
     buckets = bucket_ranges(size, bucket_bytes)
-    assert [bucket.stop for bucket in buckets] == [size, *(bucket.start for bucket in buckets)][: len(buckets)]
+    assert [bucket.stop for bucket in buckets] == [size, *(bucket.start for bucket in buckets)][
+        : len(buckets)
+    ]
     assert sum(len(bucket) for bucket in buckets) == size
     for bucket in buckets:
         slices = [slice_of(bucket, 3, rank) for rank in range(5)]
