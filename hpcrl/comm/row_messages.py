@@ -52,7 +52,7 @@ class MessageRowSender:
         if self._end_request is not None:
             raise RuntimeError(f"stream {self.tag.name} to rank {self.dest} is closed")
         slot = self._begun.pop(row)
-        MPI.Prequest.Startall(self._requests[slot])
+        start_in_order(self._requests[slot])
         self._pending.append(slot)
         self.messages += 1
         self.bytes += self._slots[slot].nbytes
@@ -108,7 +108,7 @@ class MessageRowReceiver:
                 self._comm.Recv_init([memory[part], MPI.BYTE], self.source, self.tag)
                 for part in parts(memory.nbytes, self._chunk_bytes)
             ]
-        MPI.Prequest.Startall(self._requests[row])
+        start_in_order(self._requests[row])
         self._posted.append(row)
 
     @property
@@ -145,6 +145,12 @@ class MessageRowReceiver:
         """One line."""
         expected = int(self._end_note[0])
         return receiver_state(self, None if expected < 0 else expected)
+
+
+def start_in_order(requests: list[MPI.Prequest]) -> None:
+    """Start the parts of a message; Startall would leave their order, and so what meets what, to the library. Local."""
+    for request in requests:
+        request.Start()
 
 
 def free_requests(requests: list[list[MPI.Prequest]]) -> None:

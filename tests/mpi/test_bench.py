@@ -66,8 +66,9 @@ def test_transfers(comm):
         return
     _, pairs = check(comm, transfers(comm, [1 << 20], 2, 1 << 20))
     assert pairs == {
-        ("1 MB, in place", "1 MB, memcpy by one rank"),
-        ("1 MB, by messages", "1 MB, memcpy by one rank"),
+        ("1 MB, in place", "1 MB, memcpy to shared memory"),
+        ("1 MB, by messages", "1 MB, memcpy to own memory"),
+        ("1 MB, memcpy to shared memory", "1 MB, memcpy to own memory"),
         ("2 KB, in place", "2 KB, seven arrays pickled"),
         ("2 KB, by messages", "2 KB, seven arrays pickled"),
     }
@@ -102,7 +103,7 @@ def test_batches(comm):
         return
     _, pairs = check(comm, batches(comm, [1024, 4096], 2, 1 << 20))
     assert pairs == {
-        (f"256 rows of {size}, {way}", f"256 rows of {size}, np.take alone")
+        (f"256 rows of {size}, {way}", f"256 rows of {size}, np.take alone, {way}")
         for size in ("1 KB", "4 KB")
         for way in ("in the node", "by messages")
     }

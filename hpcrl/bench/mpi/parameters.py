@@ -56,30 +56,36 @@ class Publication:
         self._version = -1
 
     def publish(self) -> dict[str, float]:
-        """Publish the next version while all actors wait for it. Collective over the world.
+        """Publish one version that nobody waits for, as when actors work, and one that all actors wait for.
 
-        Returns seconds, the same on all ranks: `memcpy` of the vector by the learner, `held` by publishing it,
-        `age` of the version when the last actor had it (meaningful within one node).
+        Collective over the world. Returns seconds, the same on all ranks: `memcpy` of the vector by the learner, `held`
+        by publishing the first, `age` of the second when the last actor had it (meaningful within one node).
         """
+        memcpy = self._time_memcpy()
+        held, _ = self._publish(wait=False)
+        _, age = self._publish(wait=True)
+        learner = self._world.plan.ranks("learner")[0]
+        both: tuple[float, float] = self._world.comm.bcast((memcpy, held), learner)
+        return {"memcpy": both[0], "held": both[1], "age": age}
+
+    def _publish(self, *, wait: bool) -> tuple[float, float]:
+        """Seconds in this rank's own call, and until the last actor had the version (with `wait`)."""
         world = self._world
         self._version += 1
-        memcpy = self._time_memcpy()
         meet(world.comm, world.waiter)
         world.comm.Barrier()
         start = end = time.perf_counter()
         if self._exchange.publisher is not None:
             self._exchange.publisher.publish(self._version, self._vector)
             end = time.perf_counter()
-        if self._exchange.reader is not None:
+        if wait and self._exchange.reader is not None:
             world.waiter.until(self._arrived)
             end = time.perf_counter()
             self._exchange.reader.release()
         self._meet()
-        everyone: list[tuple[float, float, float]] = world.comm.allgather((memcpy, start, end))
-        learner = world.plan.ranks("learner")[0]
-        memcpy, start, end = everyone[learner]
-        last = max(everyone[rank][2] for rank in world.plan.ranks("actor"))
-        return {"memcpy": memcpy, "held": end - start, "age": last - start}
+        everyone: list[tuple[float, float]] = world.comm.allgather((start, end))
+        first, _ = everyone[world.plan.ranks("learner")[0]]
+        return end - start, max(everyone[rank][1] for rank in world.plan.ranks("actor")) - first
 
     def close(self) -> None:
         """Drain. Collective over the world."""
