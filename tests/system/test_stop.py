@@ -140,7 +140,7 @@ def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path, several):
     (tmp_path / "sitecustomize.py").write_text(
         "from hpcrl.comm.wait import Waiter\n"
         "until = Waiter.until\n"
-        "Waiter.until = lambda self, ready, timeout_s=None: until(self, ready, timeout_s and 1.0)\n"
+        "Waiter.until = lambda self, ready, timeout_s=None, **how: until(self, ready, timeout_s and 1.0, **how)\n"
     )
     settings = (
         "env.id=slow",
