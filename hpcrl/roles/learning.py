@@ -213,6 +213,7 @@ class Learning:
 
         def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
             self._session.control.poll()
+            self._session.poll_records()  # the last updates, for who reads the file meanwhile
             if self._session.control.stop_requested:
                 raise EvaluationInterrupted
             return self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
