@@ -223,26 +223,13 @@ class MessageReceiver:
         return receiver_state(self, int(self._end_note[0]) if self._ended else None)
 
 
-class _End(Protocol):
-    tag: Tag
-    messages: int
-
-
-class _SendingEnd(_End, Protocol):
-    dest: int
-
-
-class _ReceivingEnd(_End, Protocol):
-    source: int
-
-
-def sender_state(end: _SendingEnd, pending: int, closed: bool) -> str:
+def sender_state(end: SendingEnd, pending: int, closed: bool) -> str:
     """One line on a sending end, for a report. Pure."""
     done = "closed" if closed else "open"
     return f"{end.tag.name} to rank {end.dest}: {end.messages} sent, {pending} still under way, {done}"
 
 
-def receiver_state(end: _ReceivingEnd, expected: int | None) -> str:
+def receiver_state(end: ReceivingEnd, expected: int | None) -> str:
     """One line on a receiving end, for a report. Pure."""
     of = "an unknown number" if expected is None else str(expected)
     return f"{end.tag.name} from rank {end.source}: {end.messages} of {of} received"
@@ -283,6 +270,8 @@ class SendingEnd(End, Protocol):
 
 class ReceivingEnd(End, Protocol):
     """An end that receives."""
+
+    source: int
 
     @property
     def posted(self) -> int:
