@@ -6,7 +6,7 @@ from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, LagConfig, Model
 def impala() -> RunConfig:
     """10 ms per env_step, one environment per actor; `hpcrl bench scale` runs it with more and more actors."""
     return RunConfig(
-        name="slow-solver-impala",
+        name="slow_solver-impala",
         scheme="pipeline",
         env=EnvConfig(id="chain", engine="toy", num_envs=4, kwargs={"seconds_per_step": 0.01}),
         model=ModelConfig(hidden_sizes=(32,)),

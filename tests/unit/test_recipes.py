@@ -36,6 +36,7 @@ def test_the_recipes_are_these():
         "cartpole.py:ppo",
         "halfcheetah.py:ppo",
         "pong.py:impala",
+        "slow_solver.py:impala",
     ]
 
 
