@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 
 from tests.cluster import mpi
@@ -40,13 +40,18 @@ exit codes: that of what `run` or `on` ran; {UNAVAILABLE} where hosts cannot be 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
+    return guarded("cluster", lambda: int(options.action(options)))
+
+
+def guarded(program: str, action: Callable[[], int]) -> int:
+    """The exit code of `action`, or of the sentence that says why it could not be."""
     try:
-        return int(options.action(options))
+        return action()
     except Unavailable as error:
-        sys.stderr.write(f"cluster: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return UNAVAILABLE
     except ClusterError as error:
-        sys.stderr.write(f"cluster: {error}\n")
+        sys.stderr.write(f"{program}: {error}\n")
         return USAGE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
@@ -70,7 +75,7 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _on(options: argparse.Namespace) -> int:
-    return _run_program(find(options.name).on(options.host, options.program))
+    return run_program(find(options.name).on(options.host, options.program))
 
 
 def _run(options: argparse.Namespace) -> int:
@@ -78,7 +83,7 @@ def _run(options: argparse.Namespace) -> int:
         ranks = options.ranks_per_node
         if len(ranks) == 1:
             ranks = ranks * (options.nodes or len(cluster.nodes))
-        return _run_program(mpi.command(cluster, ranks, options.program))
+        return run_program(mpi.command(cluster, ranks, options.program))
 
 
 @contextlib.contextmanager
@@ -92,7 +97,7 @@ def _hosts(options: argparse.Namespace) -> Iterator[Cluster]:
         yield cluster
 
 
-def _run_program(command: Sequence[str]) -> int:
+def run_program(command: Sequence[str]) -> int:
     """Run to the end, passing signals on: mpiexec hands INT to the ranks and ends them after TERM. Its exit code."""
     process: subprocess.Popen[bytes] | None = None
 

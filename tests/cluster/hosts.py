@@ -82,13 +82,19 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def temporary(nodes: int, rate: str = "1gbit", delay: str = "none") -> Iterator[Cluster]:
-    """A cluster for the length of the block; it ends also when this process is killed. Raises Unavailable."""
+def temporary(
+    nodes: int, rate: str = "1gbit", delay: str = "none", others: Sequence[str] = ()
+) -> Iterator[Cluster]:
+    """A cluster for the length of the block; it ends also when this process is killed. Raises Unavailable.
+
+    `others`: names of further hosts, which are as the nodes and follow them in `Cluster.nodes`.
+    """
     theirs, ours = os.pipe()
     started: list[subprocess.Popen[bytes]] = []
     try:
         name = f"run-{os.getpid()}-{secrets.token_hex(3)}"
-        yield _start(name, nodes, rate, delay, standard_input=theirs, keep_open=(), started=started)
+        hosts = _names(nodes, others)
+        yield _start(name, hosts, rate, delay, standard_input=theirs, keep_open=(), started=started)
     finally:
         os.close(ours)
         os.close(theirs)
@@ -97,11 +103,14 @@ def temporary(nodes: int, rate: str = "1gbit", delay: str = "none") -> Iterator[
             process.wait()
 
 
-def up(name: str, nodes: int, rate: str = "1gbit", delay: str = "none") -> Cluster:
+def up(
+    name: str, nodes: int, rate: str = "1gbit", delay: str = "none", others: Sequence[str] = ()
+) -> Cluster:
     """A cluster that stays until `end`. Raises Unavailable, or ClusterError when the name is taken."""
     theirs, ours = os.pipe()
     try:
-        return _start(name, nodes, rate, delay, standard_input=theirs, keep_open=(ours,), started=[])
+        hosts = _names(nodes, others)
+        return _start(name, hosts, rate, delay, standard_input=theirs, keep_open=(ours,), started=[])
     finally:
         os.close(ours)
         os.close(theirs)
@@ -134,9 +143,13 @@ def clusters() -> list[Cluster]:
         return found
 
 
+def _names(count: int, others: Sequence[str]) -> tuple[str, ...]:
+    return (*(f"node{index + 1}" for index in range(count)), *others)
+
+
 def _start(
     name: str,
-    count: int,
+    nodes: tuple[str, ...],
     rate: str,
     delay: str,
     *,
@@ -147,7 +160,6 @@ def _start(
     for tool in ("ip", "tc", "unshare", "nsenter"):
         if shutil.which(tool) is None:
             raise Unavailable(f"emulated hosts need `{tool}` on PATH (Debian packages iproute2, util-linux)")
-    nodes = tuple(f"node{index + 1}" for index in range(count))
     cluster = Cluster(STATE / _checked(name), nodes, rate, delay)
     addresses = [f"{_NETWORK}.254 {HEAD}", *(f"{_NETWORK}.{i + 1} {node}" for i, node in enumerate(nodes))]
     with _claim(cluster.folder) as lock:

@@ -1,0 +1,1 @@
+"""A real Slurm on emulated hosts of one machine; `slurm/testcluster/testcluster --help` teaches."""

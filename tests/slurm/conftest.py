@@ -1,0 +1,18 @@
+"""One Slurm cluster for all tests of this folder, and a visible word where there can be none."""
+
+import pytest
+
+from slurm.testcluster.daemons import temporary
+from tests.cluster.hosts import Unavailable
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """Slurm on two emulated nodes."""
+    try:
+        context = temporary(2)
+        slurm = context.__enter__()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    yield slurm
+    context.__exit__(None, None, None)
