@@ -25,6 +25,17 @@ exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configurat
 3 a rank died, 4 gradients were not finite, 1 anything else
 """
 
+_SUBMIT_HELP = """\
+NAME is a profile slurm/NAME.toml (slurm/example.toml explains every key), or a path to a .toml file.
+
+  hpcrl render jobs/cartpole.py:impala --site NAME                   print the script; needs no Slurm and no MPI
+  hpcrl submit jobs/cartpole.py:impala --site NAME --nodes 2 --set ranks.actors=8 --time 4:00:00
+  hpcrl submit jobs/cartpole.py:impala --site NAME --seeds 0-4       a job array, one run per seed
+  hpcrl submit jobs/cartpole.py:impala --site NAME --het             learners and actors on nodes of their own kind
+
+The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop.
+"""
+
 
 _BENCHES = {
     "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
@@ -63,6 +74,15 @@ def _parser() -> argparse.ArgumentParser:
     run = commands.add_parser("run", help="train", epilog=_RUN_HELP, formatter_class=raw)
     _add_recipe(run)
     run.set_defaults(command=_run)
+
+    for name, command, help_text in (
+        ("submit", _submit, "send a training run to Slurm"),
+        ("render", _render, "print the batch script that `submit` sends; starts nothing"),
+    ):
+        batch = commands.add_parser(name, help=help_text, epilog=_SUBMIT_HELP, formatter_class=raw)
+        _add_recipe(batch)
+        _add_job(batch)
+        batch.set_defaults(command=command)
 
     config = commands.add_parser(
         "config", help="print the checked, resolved configuration as JSON; starts nothing"
@@ -140,6 +160,40 @@ def _add_recipe(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ranks", type=int, help="total ranks: changes the actors (pipeline) or workers (synchronous)"
     )
+
+
+def _add_job(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--site", required=True, metavar="NAME", help="profile of the cluster")
+    parser.add_argument("--nodes", type=int, help="nodes; with --het, of the actors")
+    parser.add_argument(
+        "--time", metavar="LIMIT", help="in Slurm's forms: minutes, mm:ss, hh:mm:ss, d-hh, ..."
+    )
+    parser.add_argument(
+        "--seeds", metavar="0-4", help="a job array with one run per seed; 0-9%%2: two at a time"
+    )
+    parser.add_argument(
+        "--het",
+        action="store_true",
+        help="learners and replay in one component of the job, actors in another",
+    )
+
+
+def _submit(arguments: argparse.Namespace) -> int:
+    from hpcrl.launch.sbatch import submit_command
+
+    return submit_command(arguments.recipe, arguments.overrides, arguments.site, _wishes(arguments))
+
+
+def _render(arguments: argparse.Namespace) -> int:
+    from hpcrl.launch.sbatch import render_command
+
+    return render_command(arguments.recipe, arguments.overrides, arguments.site, _wishes(arguments))
+
+
+def _wishes(arguments: argparse.Namespace) -> Any:
+    from hpcrl.launch.batch import Wishes
+
+    return Wishes(arguments.ranks, arguments.nodes, arguments.time, arguments.seeds, arguments.het)
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -15,11 +15,14 @@ from hpcrl.config.sections import (
     ReductionConfig,
     StorageConfig,
 )
+from hpcrl.config.site import ComponentConfig, SiteConfig, load_site
+from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 
 __all__ = [
     "AlgorithmConfig",
     "BudgetConfig",
     "CommConfig",
+    "ComponentConfig",
     "Config",
     "ConfigError",
     "EnvConfig",
@@ -33,11 +36,16 @@ __all__ = [
     "RanksConfig",
     "ReductionConfig",
     "RunConfig",
+    "SiteConfig",
     "StorageConfig",
     "algorithm_config_class",
     "explain",
+    "in_words",
     "load_object",
+    "load_site",
+    "parse_minutes",
     "parse_value",
     "set_dotted",
+    "slurm_time",
     "unknown_key",
 ]

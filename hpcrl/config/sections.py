@@ -40,6 +40,8 @@ class RanksConfig(Config):
     """Ranks that compute gradients (pipeline)."""
     workers: int = Field(1, ge=1)
     """Ranks that act and learn (synchronous)."""
+    nodes: int | None = Field(None, ge=1)
+    """Nodes that the ranks must be on, checked at start; null: all nodes that the scheduler gave the job."""
 
 
 class LagConfig(Config):

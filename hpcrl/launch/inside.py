@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.output import wait_until_read
-from hpcrl.launch.situation import Situation, mismatch
+from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 
@@ -32,18 +32,14 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
-    refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    refusal = _start_mpi(situation, config.ranks.nodes)
     if refusal is not None:
         board.done()
-        if situation.rank == 0 or MPI.COMM_WORLD.size == 1:
+        if situation.rank == 0 or situation.launcher != "srun":  # there rank 0 leaves first, see `leave`
             sys.stderr.write(f"hpcrl: {refusal}\n")
         return int(ExitCode.BAD_CONFIGURATION)
+    from mpi4py import MPI
+
     from hpcrl.launch.play import Refused, play
 
     environment = {
@@ -83,15 +79,11 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     `measure` does, which it must on all ranks; any other exception on any rank ends the whole job with RANK_FAILED.
     """
     limit_threads(threads_per_rank(situation.local_size, 1))
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
-    refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
+    refusal = _start_mpi(situation, None)
     if refusal is not None:
         raise ConfigError(refusal)
+    from mpi4py import MPI
+
     comm = MPI.Intracomm(MPI.COMM_WORLD.Dup())
     try:
         result = measure(comm)
@@ -106,3 +98,26 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     comm.Free()
     MPI.Finalize()
     return result
+
+
+def _start_mpi(situation: Situation, nodes: int | None) -> str | None:
+    """Initialize MPI; the sentence that refuses what the launcher made of it, or None. Collective over the world.
+
+    `nodes`: how many the ranks must be on; None: all of the scheduler's allocation.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    library = MPI.Get_library_version()
+    refusal = no_interface(situation, library)
+    if refusal is not None:
+        return refusal
+    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    refusal = mismatch(situation, MPI.COMM_WORLD.size, library)
+    if refusal is not None:
+        return refusal
+    hosts = set(MPI.COMM_WORLD.allgather(MPI.Get_processor_name()))
+    return crowded(situation, MPI.COMM_WORLD.size, hosts, nodes)

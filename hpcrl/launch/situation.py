@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 
@@ -17,6 +17,10 @@ class Situation:
     size: int
     local_size: int
     """Ranks on this node, as far as the launcher says; else `size`."""
+    nodes: int = 1
+    """Nodes of the scheduler's allocation; 1 where there is none."""
+    pmix_only: bool = False
+    """The launcher speaks PMIx, and no other interface of MPI processes."""
 
     @property
     def in_world(self) -> bool:
@@ -35,6 +39,7 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
         return default
 
     slurm_size = number("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", default=1)
+    nodes = number("SLURM_JOB_NUM_NODES", "SLURM_NNODES", default=1)
     under_srun = "SLURM_STEP_ID" in env or ("SLURM_PROCID" in env and "SLURM_JOB_ID" not in env)
     if "OMPI_COMM_WORLD_SIZE" in env:
         size = number("OMPI_COMM_WORLD_SIZE")
@@ -43,25 +48,62 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
             number("OMPI_COMM_WORLD_RANK"),
             size,
             number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
+            nodes,
         )
     if "PMI_SIZE" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
         size = number("PMI_SIZE", default=slurm_size)
         launcher = "srun" if under_srun and "PMI_HOSTNAME" not in env else "hydra"
         local = number("MPI_LOCALNRANKS", default=size)
-        return Situation(launcher, number("PMI_RANK", "PMIX_RANK", "SLURM_PROCID"), size, local)
+        rank = number("PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
+        return Situation(launcher, rank, size, local, nodes, pmix_only="PMI_RANK" not in env)
     if under_srun and slurm_size > 1:
-        return Situation("srun without MPI", number("SLURM_PROCID"), slurm_size, slurm_size)
+        return Situation("srun without MPI", number("SLURM_PROCID"), slurm_size, slurm_size, nodes)
     return Situation("none", 0, 1, 1)
+
+
+def no_interface(situation: Situation, library: str) -> str | None:
+    """The sentence that refuses a start at which this MPI library would abort, or None. Pure; before MPI starts."""
+    if not situation.pmix_only or "MPICH" not in library or "pmix" in library.lower():
+        return None
+    return (
+        f"the launcher ({situation.launcher}) started {situation.size} processes by PMIx, which this MPI library "
+        f"({_first_line(library)}) does not speak: each would be rank 0 of 1. Start with srun --mpi=pmi2 (MPICH); "
+        "--mpi=pmix is for Open MPI; `srun --mpi=list` shows what this Slurm has"
+    )
+
+
+def crowded(situation: Situation, size: int, hosts: Collection[str], wanted: int | None) -> str | None:
+    """The sentence that refuses ranks that are not on all nodes of the job, or None. Pure.
+
+    `hosts`: names of those with ranks; `wanted`: `ranks.nodes`.
+    """
+    if wanted is not None and len(hosts) != wanted:
+        return (
+            f"ranks.nodes={wanted}, but the {size} ranks are on {len(hosts)}: {', '.join(sorted(hosts))}; "
+            "change ranks.nodes, or how the ranks are started"
+        )
+    if wanted is not None or len(hosts) >= min(situation.nodes, size):
+        return None
+    where = f"all on one host, {next(iter(hosts))}" if len(hosts) == 1 else f"on {len(hosts)} of them only"
+    return (
+        f"the job has {situation.nodes} nodes, but its {size} ranks are {where}: the others would stay idle. Start "
+        "the ranks with srun, or with an mpiexec that knows Slurm's allocation; or ask for fewer nodes; or, if this is "
+        f"meant, set ranks.nodes={len(hosts)}"
+    )
 
 
 def mismatch(situation: Situation, size: int, library: str) -> str | None:
     """The sentence that refuses N copies of "rank 0 of 1", or None when launcher and library agree. Pure."""
     if situation.size == size:
         return None
-    library = library.split(",", maxsplit=1)[0].splitlines()[0]
     return (
-        f"the launcher ({situation.launcher}) started {situation.size} processes, but the MPI library ({library}) "
+        f"the launcher ({situation.launcher}) started {situation.size} processes, but the MPI library "
+        f"({_first_line(library)}) "
         f"sees a world of {size}: launcher and library do not match. Check `which mpiexec`, the MPI that mpi4py "
         "loads (python -c 'from mpi4py import MPI; print(MPI.Get_library_version())'), and under srun its option "
         "--mpi (pmi2 for MPICH, pmix for Open MPI)"
     )
+
+
+def _first_line(library: str) -> str:
+    return library.split(",", maxsplit=1)[0].splitlines()[0]

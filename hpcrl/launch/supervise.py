@@ -22,6 +22,8 @@ from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _DONE = 0, 3072, 4095
 _PR_SET_PDEATHSIG = 1
+_RANK_0_SPEAKS_S = 10.0
+"""Under srun the others wait so long for its refusal at most: srun ends them when it has left."""
 
 
 class Board:
@@ -133,13 +135,24 @@ def announce_failure(board: Board, cause: str) -> None:
 
 
 def leave(code: int, *, all_ranks_leave: bool = False) -> int:
-    """The exit code for this process, made to reach the user through MPICH's launcher.
+    """The exit code for this process, made to reach the user through the launcher.
 
     Hydra kills the other ranks as soon as one exits with a code other than 0, or without the `finalize` of its
     protocol (PMI-1), and then reports the code of a killed one. MPICH sends `finalize` only in the exit handlers
     of the C library, which the rank skips (threads of an environment may hang there). So the launcher is told here,
     through the connection that every process inherits.
+
+    `srun --kill-on-bad-exit` ends the others as well, but in order: by SIGTERM, after which they leave with codes of
+    their own. Where all refuse to start, rank 0 must have said why before that.
     """
+    if "SLURM_STEP_ID" in os.environ and "PMI_HOSTNAME" not in os.environ:
+        if code == ExitCode.BAD_CONFIGURATION and os.environ.get("SLURM_PROCID", "0") != "0":
+            signal.signal(signal.SIGTERM, lambda number, frame: os._exit(code))
+            time.sleep(_RANK_0_SPEAKS_S)
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # a handler of Python's would be gone before the process is
+        return code
     descriptor = os.environ.get("PMI_FD", "")
     if not descriptor.isdigit() or "PMI_HOSTNAME" not in os.environ:
         return code

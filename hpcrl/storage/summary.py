@@ -71,6 +71,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "training_return": _training_return(read_table(run, "episodes")),
         "evaluation": _evaluation(read_table(run, "evaluation")),
         "ranks": _rank_plan(read_table(run, "ranks")),
+        "job": _job(provenance.get("environment", {})),
         "weights_sha256": learners,
         "weights_equal": len(set(learners)) == 1 if learners else None,
         "events": _event_counts(read_table(run, "events")),
@@ -117,6 +118,8 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training return", _return_text(summary["training_return"], "no episode has ended")),
         ("evaluation", _return_text(summary["evaluation"], "none")),
     ]
+    if summary["job"]:
+        lines.append(("job", f"{summary['job']['id']} on {summary['job']['nodes']}"))
     if summary["weights_sha256"]:
         equal = "equal on all learners" if summary["weights_equal"] else "DIFFERENT ON THE LEARNERS"
         lines.append(("weights", f"{summary['weights_sha256'][0][:16]}  {equal}"))
@@ -203,6 +206,13 @@ def _rank_plan(rows: Rows) -> list[dict[str, Any]]:
     rows = rows[rows["attempt"] == rows["attempt"].max()] if len(rows) else rows
     names = [name for name in rows.dtype.names or () if name != "attempt"]
     return [{name: _plain(row[name]) for name in names} for row in np.sort(rows, order="world_rank")]
+
+
+def _job(environment: dict[str, str]) -> dict[str, str] | None:
+    """The Slurm job that the writer's rank belonged to; of a heterogeneous job and of an array, the whole."""
+    names = ("SLURM_HET_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
+    number = next((environment[name] for name in names if environment.get(name)), None)
+    return number and {"id": number, "nodes": environment.get("SLURM_JOB_NODELIST", "")}
 
 
 def _last_weights(rows: Rows) -> list[str]:

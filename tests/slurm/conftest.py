@@ -4,6 +4,7 @@ import pytest
 
 from slurm.testcluster.daemons import temporary
 from tests.cluster.hosts import Unavailable
+from tests.slurm.support import cancel_all
 
 
 @pytest.fixture(scope="session")
@@ -16,3 +17,10 @@ def cluster():
         pytest.skip(str(error))
     yield slurm
     context.__exit__(None, None, None)
+
+
+@pytest.fixture
+def idle(cluster):
+    """Nothing that a test has submitted stays in the queue."""
+    yield
+    cancel_all(cluster)

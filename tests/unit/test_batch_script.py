@@ -11,10 +11,10 @@ SCRIPT = Path(__file__).parents[2] / "slurm" / "train.sbatch"
 
 @pytest.fixture
 def start(tmp_path):
-    """Run the script; each launcher prints its arguments and ends with the given code."""
+    """Run the script; srun, or hpcrl in its place, prints its arguments and ends with the given code."""
 
     def run(*arguments, code=0, **environment):
-        for launcher in ("srun", "mpiexec"):
+        for launcher in ("srun", "hpcrl"):
             path = tmp_path / launcher
             path.write_text(
                 f'#!/bin/sh\necho "{launcher}: $@"\necho "threads: $OMP_NUM_THREADS"\nexit {code}\n'
@@ -44,17 +44,21 @@ def test_srun_gets_the_recipe_and_every_option(start):
     )
 
 
-@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+@pytest.mark.parametrize(("launcher", "program"), [("srun", "srun"), ("mpiexec", "hpcrl")])
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 75])
-def test_exit_code_is_that_of_the_run(start, launcher, code):
-    finished = start("a.py:b", code=code, HPCRL_LAUNCHER=launcher, SLURM_NTASKS="3")
+def test_exit_code_is_that_of_the_run(start, launcher, program, code):
+    finished = start("a.py:b", code=code, HPCRL_LAUNCHER=launcher, SLURM_JOB_ID="7")
     assert finished.returncode == code
-    assert finished.stdout.startswith(f"{launcher}: ")
+    assert finished.stdout.startswith(f"{program}: ")
 
 
-def test_mpiexec_starts_as_many_ranks_as_tasks(start):
-    finished = start("a.py:b", HPCRL_LAUNCHER="mpiexec", SLURM_NTASKS="7")
-    assert finished.stdout.startswith("mpiexec: -n 7 hpcrl run a.py:b")
+def test_a_launcher_that_killed_the_other_ranks_means_a_rank_failed(start):
+    assert start("a.py:b", code=137).returncode == 3
+
+
+def test_hpcrl_itself_finds_mpiexec(start):
+    finished = start("a.py:b", "--ranks", "7", HPCRL_LAUNCHER="mpiexec")
+    assert finished.stdout.startswith("hpcrl: run a.py:b --ranks 7")
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"SLURM_CPUS_PER_TASK": "4"}, "4")])
@@ -67,7 +71,6 @@ def test_threads_follow_cpus_per_task(start, given, threads):
     [
         ((), {}, "usage: sbatch"),
         (("a.py:b",), {"HPCRL_LAUNCHER": "mpirun"}, "HPCRL_LAUNCHER=mpirun is unknown"),
-        (("a.py:b",), {"HPCRL_LAUNCHER": "mpiexec"}, "SLURM_NTASKS: is not set"),
     ],
 )
 def test_what_cannot_start_says_why(start, arguments, environment, message):

@@ -1,6 +1,6 @@
 import pytest
 
-from hpcrl.launch.situation import Situation, look, mismatch
+from hpcrl.launch.situation import Situation, crowded, look, mismatch, no_interface
 
 SLURM_JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
 # the batch step: sbatch runs the script itself with these
@@ -59,8 +59,24 @@ CASES = {
 def test_situations(case):
     environ, expected = CASES[case]
     situation = look(environ)
-    assert situation == Situation(*expected)
+    found = (situation.launcher, situation.rank, situation.size, situation.local_size)
+    assert found == expected
     assert situation.in_world == (expected[0] != "none")
+
+
+@pytest.mark.parametrize(
+    ("environ", "nodes"),
+    [
+        ({}, 1),
+        (HYDRA, 1),
+        (BATCH | HYDRA, 2),
+        (BATCH | OPENMPI, 2),
+        (STEP, 2),
+        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4", "SLURM_JOB_NUM_NODES": "3"}, 3),
+    ],
+)
+def test_nodes_of_the_allocation(environ, nodes):
+    assert look(environ).nodes == nodes
 
 
 def test_the_real_environment_is_looked_at(monkeypatch):
@@ -91,3 +107,43 @@ def test_launcher_and_library_disagree(promised, found):
 def test_the_name_of_open_mpi_is_cut_at_the_comma():
     text = mismatch(Situation("hydra", 0, 2, 2), 1, "Open MPI v5.0.11, package: Open MPI root@x, ident: 5")
     assert "(Open MPI v5.0.11)" in text
+
+
+@pytest.mark.parametrize(
+    ("environ", "library", "refused"),
+    [
+        (STEP | {"PMIX_RANK": "3"}, LIBRARY, True),
+        (STEP | {"PMIX_RANK": "3"}, LIBRARY + "MPICH configure: --with-pmix=/usr\n", False),
+        (STEP | {"PMIX_RANK": "3"}, "Open MPI v5.0.11, package", False),
+        (STEP | {"PMIX_RANK": "3", "PMI_RANK": "3", "PMI_SIZE": "4"}, LIBRARY, False),
+        (STEP | {"PMI_RANK": "3", "PMI_SIZE": "4"}, LIBRARY, False),
+        ({}, LIBRARY, False),
+    ],
+)
+def test_a_library_without_pmix(environ, library, refused):
+    text = no_interface(look(environ), library)
+    assert (text is not None) == refused
+    if text is not None:
+        assert "4 processes by PMIx" in text and "--mpi=pmi2 (MPICH)" in text and "\n" not in text
+
+
+@pytest.mark.parametrize(
+    ("nodes", "size", "hosts", "wanted", "parts"),
+    [
+        (1, 3, ["a"], None, None),
+        (2, 3, ["a", "b"], None, None),
+        (2, 1, ["a"], None, None),
+        (4, 3, ["a", "b", "c"], None, None),
+        (2, 3, ["a"], None, ["2 nodes", "3 ranks", "all on one host, a", "ranks.nodes=1"]),
+        (4, 8, ["a", "b", "c"], None, ["4 nodes", "on 3 of them only", "ranks.nodes=3"]),
+        (2, 3, ["a"], 1, None),
+        (2, 3, ["a", "b"], 2, None),
+        (1, 3, ["a"], 2, ["ranks.nodes=2", "on 1: a"]),
+        (2, 3, ["b", "a"], 1, ["ranks.nodes=1", "on 2: a, b"]),
+    ],
+)
+def test_ranks_are_on_the_nodes_of_the_job(nodes, size, hosts, wanted, parts):
+    text = crowded(Situation("srun", 0, size, size, nodes), size, hosts, wanted)
+    assert (text is None) == (parts is None)
+    for part in parts or ():
+        assert part in text

@@ -1,0 +1,181 @@
+"""The text of a batch script, section by section, as slurm/train.sbatch has it. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hpcrl.config import SiteConfig
+
+END = """\
+# --- end ---
+case $status in
+0 | 1 | 2 | 3 | 4 | 75) ;;
+*) status=3 ;; # the launcher's: it killed what was left when a rank had failed
+esac
+echo "hpcrl ended with exit code $status"
+if [ "$status" -eq 75 ]; then
+    attempt=$((${SLURM_RESTART_COUNT:-0} + 1))
+    job=${SLURM_ARRAY_JOB_ID:+${SLURM_ARRAY_JOB_ID}_${SLURM_ARRAY_TASK_ID:-}}
+    job=${job:-${SLURM_JOB_ID:-}}
+    if [ -n "$NO_REQUEUE" ]; then
+        echo "not requeued: $NO_REQUEUE"
+    elif [ "$attempt" -ge "$MAX_ATTEMPTS" ]; then
+        echo "not requeued: this was attempt $attempt of at most $MAX_ATTEMPTS"
+    elif state=$(squeue --noheader --jobs="$job" --format=%T 2>&1) && [ "${state%%[!A-Z]*}" != RUNNING ]; then
+        echo "not requeued: the job is ${state:-gone} already, so Slurm ends or requeues it itself"
+    else
+        echo "requeueing job $job after attempt $attempt of at most $MAX_ATTEMPTS"
+        scontrol requeue "$job" || echo "not requeued: scontrol refused"
+    fi
+fi
+exit "$status"
+"""
+"""From `status`, the launcher's exit code, to the end of the job. The same in slurm/train.sbatch."""
+
+THREADS = """\
+# As many threads per rank as it has cores: more would spin and take cores from the other ranks.
+export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
+# Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch.
+export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"""
+
+FORWARD = """\
+# mpiexec passes signals on to the ranks, but Slurm sends this one to the script.
+trap 'kill -{signal} "$child" 2> /dev/null' {signal}
+"${{RUN[@]}}" &
+child=$!
+wait "$child"
+status=$?
+while kill -0 "$child" 2> /dev/null; do # the signal interrupts `wait`
+    wait "$child"
+    status=$?
+done"""
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """What one component of a job asks for; most jobs have one."""
+
+    what: str
+    ranks: int
+    nodes: int
+    cpus_per_rank: int
+    partition: str | None
+    options: tuple[str, ...]
+
+    def in_words(self) -> str:
+        """As "3 ranks (...) on 2 nodes"."""
+        return f"{many(self.ranks, 'rank')} ({self.what}) on {many(self.nodes, 'node')}"
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """Everything that differs from script to script."""
+
+    title: str
+    name: str
+    site: SiteConfig
+    time: str
+    array: str | None
+    folder: str
+    log: str
+    components: tuple[Component, ...]
+    run_dir: str
+    """With shell variables; quoted."""
+    run: str
+    """The command line of every rank, with $RUN_DIR; quoted."""
+    no_requeue: str
+    """Why the job never requeues itself; empty where it does."""
+
+    def text(self) -> str:
+        """The whole script."""
+        sections = [self._head(), "\n".join(self._site()), self._run(), END]
+        return "\n\n".join(sections)
+
+    def _head(self) -> str:
+        blocks = ["\n".join(self._options(component)) for component in self.components]
+        blocks[0] = "\n".join([blocks[0], *self._options_of_the_job()])
+        options = "\n#SBATCH hetjob\n".join(blocks)
+        return f"#!/usr/bin/env bash\n# {self.title}\n\n{options}\n\nset -uo pipefail"
+
+    def _options_of_the_job(self) -> Iterator[str]:
+        yield f"#SBATCH --job-name={self.name}"
+        if self.array is not None:
+            yield f"#SBATCH --array={self.array}"
+        yield f'#SBATCH --chdir="{self.folder}"'
+        yield f"#SBATCH --output={self.log}"
+        yield "#SBATCH --open-mode=append"
+        yield "#SBATCH --no-requeue" if self.no_requeue else "#SBATCH --requeue"
+
+    def _options(self, component: Component) -> Iterator[str]:
+        site = self.site
+        for name, value in (("partition", component.partition), ("account", site.account), ("qos", site.qos)):
+            if value is not None:
+                yield f"#SBATCH --{name}={value}"
+        yield f"#SBATCH --nodes={component.nodes}"
+        yield f"#SBATCH --ntasks={component.ranks}"
+        yield f"#SBATCH --ntasks-per-node={-(-component.ranks // component.nodes)}"
+        yield f"#SBATCH --cpus-per-task={component.cpus_per_rank}"
+        yield f"#SBATCH --time={self.time}"
+        # srun's tasks get the signal from Slurm; mpiexec's from the script
+        batch = "B:" if site.launcher == "mpiexec" else ""
+        yield f"#SBATCH --signal={batch}{site.signal}@{site.signal_lead_s}"
+        for option in component.options:
+            yield f"#SBATCH {option}"
+
+    def _site(self) -> Iterator[str]:
+        yield "# --- site: modules and environment ---"
+        yield from environment_lines(self.site)
+        if len(self.components) == 1:
+            yield THREADS
+            if self.components[0].ranks % self.components[0].nodes:
+                yield "unset SLURM_NTASKS_PER_NODE # at most so many, to sbatch; srun would take it for the number"
+
+    def _run(self) -> str:
+        lines = [
+            "# --- run ---",
+            f"NO_REQUEUE={shlex.quote(self.no_requeue)}",
+            f"MAX_ATTEMPTS={self.site.max_attempts}",
+            f"RUN_DIR={self.run_dir}",
+            f"RUN=({self.run})",
+        ]
+        if self.site.launcher == "mpiexec":
+            return "\n".join([*lines, FORWARD.format(signal=self.site.signal)])
+        srun = ["--kill-on-bad-exit=1", *self.site.launcher_options]
+        if self.site.mpi is not None:
+            srun.insert(0, f"--mpi={self.site.mpi}")
+        options = shlex.join(srun)
+        if len(self.components) == 1:
+            return "\n".join([*lines, f'srun {options} "${{RUN[@]}}"', "status=$?"])
+        parts = [
+            f"{options} --het-group={group} --cpus-per-task={component.cpus_per_rank} "
+            f'env OMP_NUM_THREADS={component.cpus_per_rank} "${{RUN[@]}}"'
+            for group, component in enumerate(self.components)
+        ]
+        return "\n".join([*lines, "srun " + " : \\\n    ".join(parts), "status=$?"])
+
+
+def many(number: int, noun: str) -> str:
+    """As "1 node", "2 nodes"."""
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def environment_lines(site: SiteConfig) -> Iterator[str]:
+    """Shell lines that make a node ready: modules, setup, variables. Values are in double quotes, for $NAME."""
+    if site.modules:
+        yield "module purge"
+        yield f"module load {shlex.join(site.modules)}"
+    yield from site.setup
+    for name, value in site.environment.items():
+        yield f"export {name}={_double_quoted(value)}"
+    if site.scratch is not None:
+        yield f"export TMPDIR={_double_quoted(site.scratch)}"
+    if not site.hdf5_locking:
+        yield "export HDF5_USE_FILE_LOCKING=FALSE"
+
+
+def _double_quoted(text: str) -> str:
+    for character in '\\"`':
+        text = text.replace(character, f"\\{character}")
+    return f'"{text}"'

@@ -1,0 +1,109 @@
+"""Jobs of the test cluster, submitted as a person does it: `hpcrl submit` on the login node."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from hpcrl.storage import read_table
+from hpcrl.storage.summary import describe
+from tests.system.support import TOP, TOY
+
+RECIPE = TOP / "jobs" / "cartpole.py"
+LIMIT_S = 90.0
+SMALL = ("budget.env_steps=100000", "evaluation.episodes=2")
+FOREVER = ("budget.env_steps=1000000000",)
+OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job that was submitted, and what it leaves in its folder."""
+
+    cluster: object
+    number: str
+    log: Path
+    run_dir: Path
+
+    def field(self, name):
+        """A value of `scontrol show job`, as in JobState=COMPLETED; of the first component or array task."""
+        text = self.cluster.run("scontrol", "--oneliner", "show", "job", self.number)
+        return next(word for word in text.split() if word.startswith(f"{name}=")).partition("=")[2]
+
+    def until(self, ready, within_s=LIMIT_S):
+        deadline = time.monotonic() + within_s
+        while not ready():
+            assert time.monotonic() < deadline, f"{self.field('JobState')}: {self.text()}"
+            time.sleep(0.1)
+
+    def until_over(self, within_s=LIMIT_S):
+        """Its final state and exit code, as ("COMPLETED", "0:0")."""
+        self.until(lambda: self.field("JobState") in OVER, within_s)
+        return self.field("JobState"), self.field("ExitCode")
+
+    def until_updates(self, number):
+        """Wait until its run has made so many updates."""
+
+        def ready():
+            assert self.field("JobState") not in OVER, self.text()
+            return self.run_dir.is_dir() and len(read_table(self.run_dir, "updates")) >= number
+
+        self.until(ready)
+
+    def text(self):
+        return self.log.read_text() if self.log.exists() else "(no log)"
+
+    def describe(self):
+        return describe(self.run_dir)
+
+
+def hpcrl(cluster, folder, *arguments):
+    """`hpcrl` on the login node, in `folder`: the finished process."""
+    with contextlib.chdir(folder):
+        command = cluster.on("head", [sys.executable, "-m", "hpcrl", *map(str, arguments)])
+    environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
+    environ.pop("OMP_NUM_THREADS", None)
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=environ, stdin=subprocess.DEVNULL
+    )
+
+
+def submit(cluster, folder, *settings, recipe=f"{RECIPE}:impala", site="testcluster", options=()):
+    """`hpcrl submit`, and the job that it says there is. Nothing of it runs on after `cancel_all`."""
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    site = TOP / "slurm" / f"{site}.toml" if isinstance(site, str) else site
+    done = hpcrl(cluster, folder, "submit", recipe, "--site", site, *arguments, *options)
+    assert (done.returncode, done.stderr) == (0, "")
+    first, log, run = done.stdout.splitlines()
+    assert first.startswith("job ") and log.startswith("log ") and run.startswith("run ")
+    number = first.removeprefix("job ").partition(":")[0]
+    return Job(cluster, number, Path(log.removeprefix("log ")), folder / run.removeprefix("run "))
+
+
+def site_with(folder, **changes):
+    """The test cluster's profile with other top-level values, as a file of its own."""
+    lines = (TOP / "slurm" / "testcluster.toml").read_text().splitlines()
+    kept = [line for line in lines if line.partition(" = ")[0] not in changes]
+    (folder / "site.toml").write_text(
+        "\n".join([*(f"{key} = {json.dumps(value)}" for key, value in changes.items()), *kept])
+    )
+    return folder / "site.toml"
+
+
+def toy_recipe(folder):
+    """A recipe of about ten updates."""
+    (folder / "toy.json").write_text(json.dumps(TOY))
+    return "toy.json"
+
+
+def cancel_all(cluster):
+    """End whatever a failed test has left, so that the next one finds idle nodes."""
+    cluster.run("scancel", "--full", "--user=root")
+    deadline = time.monotonic() + LIMIT_S
+    while cluster.run("squeue", "--noheader"):
+        assert time.monotonic() < deadline
+        time.sleep(0.1)

@@ -1,0 +1,301 @@
+"""What a job asks for, and the script, run by bash with stand-ins for Slurm's programs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hpcrl.config import ConfigError, SiteConfig
+from hpcrl.launch import batch
+from hpcrl.launch.batch import Wishes, plan_job, render
+from hpcrl.launch.script import END, FORWARD, THREADS
+
+TOP = Path(__file__).parents[3]
+CARTPOLE = f"{TOP}/jobs/cartpole.py"
+IMPALA, PPO = f"{CARTPOLE}:impala", f"{CARTPOLE}:ppo"
+
+
+def script(recipe=IMPALA, overrides=(), site=None, folder=Path("/home/me"), **wishes):
+    site = SiteConfig.parse(site or {})
+    return render(plan_job(recipe, overrides, "here", site, Wishes(**wishes), folder))
+
+
+def options(text):
+    """The #SBATCH lines of each component."""
+    lines = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH ")]
+    components = [[]]
+    for line in lines:
+        if line == "hetjob":
+            components.append([])
+        else:
+            components[-1].append(line)
+    return components
+
+
+def test_what_a_profile_asks_for_is_in_the_script():
+    site = {
+        "partition": "cpu",
+        "account": "p123",
+        "qos": "long",
+        "sbatch": ["--mem-per-cpu=2G", "--constraint=icelake"],
+        "cpus_per_rank": 4,
+        "modules": ["gcc/13", "python/3.11"],
+        "setup": ["source $HOME/v/bin/activate"],
+        "environment": {"UCX_TLS": "tcp,$MORE", "ODD": 'a "b" `c`'},
+        "command": "python -m hpcrl",
+        "mpi": "pmix",
+        "launcher_options": ["--cpu-bind=cores"],
+        "signal": "USR2",
+        "signal_lead_s": 90,
+        "scratch": "/scratch/$USER",
+        "hdf5_locking": False,
+        "max_attempts": 3,
+    }
+    text = script(site=site, time="1-2", nodes=2, num_ranks=6)
+    (asked,) = options(text)
+    assert {
+        "--partition=cpu",
+        "--account=p123",
+        "--qos=long",
+        "--mem-per-cpu=2G",
+        "--constraint=icelake",
+        "--cpus-per-task=4",
+        "--nodes=2",
+        "--ntasks=6",
+        "--ntasks-per-node=3",
+        "--time=1-02:00:00",
+        "--signal=USR2@90",
+        "--job-name=cartpole-impala",
+        '--chdir="/home/me"',
+        "--output=cartpole-impala-%j.log",
+        "--open-mode=append",
+    } <= set(asked)
+    lines = text.splitlines()
+    expected = [
+        "module purge",
+        "module load gcc/13 python/3.11",
+        "source $HOME/v/bin/activate",
+        'export UCX_TLS="tcp,$MORE"',
+        'export ODD="a \\"b\\" \\`c\\`"',
+        'export TMPDIR="/scratch/$USER"',
+        "export HDF5_USE_FILE_LOCKING=FALSE",
+    ]
+    start = lines.index("module purge")
+    assert lines[start : start + len(expected)] == expected
+    assert 'srun --mpi=pmix --kill-on-bad-exit=1 --cpu-bind=cores "${RUN[@]}"' in lines
+    assert any(line.startswith("RUN=(python -m hpcrl run ") for line in lines)
+    assert "MAX_ATTEMPTS=3" in lines
+    assert "1 day 2 hours" in lines[1] and "6 ranks" in lines[1] and "2 nodes" in lines[1]
+
+
+def test_a_profile_that_asks_for_nothing():
+    (asked,) = options(script())
+    assert not any(line.startswith(("--partition", "--account", "--qos", "--array")) for line in asked)
+    assert "module" not in script().partition("--- run")[0].replace("modules", "")
+    assert "--mpi" not in script(site={"mpi": None})
+
+
+def test_components_of_a_heterogeneous_job():
+    site = {
+        "partition": "cpu",
+        "cpus_per_rank": 2,
+        "learners": {"partition": "gpu", "cpus_per_rank": 8, "sbatch": ["--gres=gpu:1"]},
+    }
+    overrides = ["ranks.learners=2", "ranks.actors=6"]
+    text = script(site=site, overrides=overrides, heterogeneous=True, nodes=3)
+    learners, actors = options(text)
+    assert {"--partition=gpu", "--nodes=1", "--ntasks=3", "--cpus-per-task=8", "--gres=gpu:1"} <= set(
+        learners
+    )
+    assert {"--partition=cpu", "--nodes=3", "--ntasks=6", "--ntasks-per-node=2", "--cpus-per-task=2"} <= set(
+        actors
+    )
+    assert "--gres=gpu:1" not in actors
+    for both in ("--time=0-01:00:00", "--signal=USR1@120"):
+        assert both in learners and both in actors
+    assert not any(line.startswith(("--job-name", "--output", "--chdir")) for line in actors)
+    assert '--het-group=0 --cpus-per-task=8 env OMP_NUM_THREADS=8 "${RUN[@]}" : \\\n' in text
+    assert '--het-group=1 --cpus-per-task=2 env OMP_NUM_THREADS=2 "${RUN[@]}"\n' in text
+
+
+@pytest.mark.parametrize(
+    ("how", "part"),
+    [
+        ({"nodes": 4}, "4 nodes for 3 ranks"),
+        ({"nodes": 0}, "--nodes 0"),
+        ({"time": "2"}, "2 minutes is over before the signal"),
+        ({"time": "soon"}, "time limit 'soon'"),
+        ({"seeds": "0..4"}, "--seeds '0..4'"),
+        ({"seeds": "0-4", "overrides": ["seed=3"]}, "--seeds contradict"),
+        ({"seeds": "0-4", "overrides": ["storage.run_dir=x"]}, "one directory for all seeds"),
+        ({"seeds": "0-4", "heterogeneous": True}, "no arrays of heterogeneous jobs"),
+        ({"recipe": PPO, "heterogeneous": True}, "one kind of rank"),
+        ({"num_ranks": 1, "heterogeneous": True}, "one kind of rank"),
+        ({"heterogeneous": True, "site": {"launcher": "mpiexec"}}, "launcher = 'srun'"),
+        (
+            {"heterogeneous": True, "site": {"learners": {"nodes": 3}}},
+            "3 nodes for 2 ranks (1 replay, 1 learner)",
+        ),
+        ({"overrides": ["env.num_env=3"]}, "did you mean num_envs"),
+        ({"num_ranks": 2}, "2 ranks are too few"),
+    ],
+)
+def test_what_does_not_fit_is_refused(how, part):
+    with pytest.raises(ConfigError) as error:
+        script(**how)
+    assert part in str(error.value)
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Run a script in bash: what srun, squeue and scontrol are called with, and how it ends."""
+
+    def run(text, *, code=0, state="RUNNING", scontrol=0, **environment):
+        programs = {
+            "srun": f"exit {code}",
+            "hpcrl": f"exit {code}",
+            "squeue": f"echo {state}",
+            "scontrol": f"exit {scontrol}",
+        }
+        (tmp_path / "calls").write_text("")
+        for name, end in programs.items():
+            path = tmp_path / name
+            path.write_text(f'#!/bin/sh\nprintf "%s\\n" "{name}" "$@" >> {tmp_path}/calls\n{end}\n')
+            path.chmod(0o755)
+        (tmp_path / "script").write_text(text)
+        outside = {
+            name: value for name, value in os.environ.items() if not name.startswith(("SLURM_", "OMP_"))
+        }
+        done = subprocess.run(
+            ["bash", str(tmp_path / "script")],
+            env={**outside, "PATH": f"{tmp_path}:{outside['PATH']}", "SLURM_JOB_ID": "7", **environment},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.stderr == ""
+        return done.returncode, (tmp_path / "calls").read_text().splitlines(), done.stdout
+
+    return run
+
+
+@pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (137, 3), (143, 3), (139, 3), (9, 3)],
+)
+def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
+    returned, calls, said = start(script(site={"launcher": launcher}), code=code)
+    assert returned == expected
+    assert calls[0] == ("srun" if launcher == "srun" else "hpcrl")
+    assert "scontrol" not in calls
+    assert ("not requeued" in said) == (code == 75)
+
+
+def test_every_argument_arrives_as_it_was(start):
+    overrides = ['env.kwargs={"a b": "$HOME"}', "name=x"]
+    _, calls, _ = start(script(overrides=overrides, num_ranks=4))
+    run = calls[calls.index("run") :]
+    assert run == [
+        *("run", IMPALA, "--set", overrides[0], "--set", "name=x", "--ranks", "4"),
+        *("--set", "storage.run_dir=runs/x-0-7"),
+    ]
+
+
+def test_each_seed_has_a_directory(start):
+    text = script(seeds="3-5", overrides=["storage.runs_dir=/data/my runs"])
+    assert "--array=3-5" in options(text)[0] and "--output=cartpole-impala-%A_%a.log" in options(text)[0]
+    _, calls, _ = start(text, SLURM_ARRAY_TASK_ID="4", SLURM_ARRAY_JOB_ID="7")
+    assert calls[-4:] == ["--set", "seed=4", "--set", "storage.run_dir=/data/my runs/cartpole-impala-4-7"]
+
+
+def test_a_directory_that_is_named_is_kept(start):
+    _, calls, _ = start(script(overrides=["storage.run_dir=my run"]))
+    assert calls[-1] == "storage.run_dir=my run"
+
+
+@pytest.fixture
+def resumable(monkeypatch):
+    monkeypatch.setattr(batch, "RESUME", "if-exists")
+
+
+@pytest.mark.usefixtures("resumable")
+class TestRequeue:
+    """P19: exactly once after a clean stop, and never after anything else."""
+
+    def test_once_after_a_clean_stop(self, start):
+        code, calls, said = start(script(), code=75)
+        assert code == 75
+        assert calls.count("scontrol") == 1 and calls[-3:] == ["scontrol", "requeue", "7"]
+        assert "requeueing job 7 after attempt 1 of at most 10" in said
+        assert "--resume if-exists" in " ".join(calls)
+        assert "--requeue" in options(script())[0]
+
+    @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 137])
+    def test_never_after_anything_else(self, start, code):
+        assert "scontrol" not in start(script(), code=code)[1]
+
+    def test_the_last_attempt(self, start):
+        text = script(site={"max_attempts": 3})
+        assert "scontrol" in start(text, code=75, SLURM_RESTART_COUNT="1")[1]
+        _, calls, said = start(text, code=75, SLURM_RESTART_COUNT="2")
+        assert "scontrol" not in calls and "not requeued: this was attempt 3 of at most 3" in said
+
+    def test_where_the_site_does_not_allow_it(self, start):
+        text = script(site={"requeue": False})
+        _, calls, said = start(text, code=75)
+        assert "scontrol" not in calls and "not requeued: the site profile has requeue = false" in said
+        assert "--no-requeue" in options(text)[0]
+
+    @pytest.mark.parametrize("state", ["COMPLETING", "PENDING", "CANCELLED", ""])
+    def test_a_job_that_slurm_is_ending_or_has_requeued_itself(self, start, state):
+        _, calls, said = start(script(), code=75, state=state)
+        assert "scontrol" not in calls and f"the job is {state or 'gone'} already" in said
+
+    def test_a_refusal_is_told(self, start):
+        code, _, said = start(script(), code=75, scontrol=1)
+        assert code == 75 and "not requeued: scontrol refused" in said
+
+    def test_of_an_array_only_the_one_that_stopped(self, start):
+        variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "4"}
+        assert start(script(seeds="3-5"), code=75, **variables)[1][-1] == "7_4"
+
+
+def test_without_resume_nothing_is_requeued(start, monkeypatch):
+    monkeypatch.setattr(batch, "RESUME", None)
+    _, calls, said = start(script(), code=75)
+    assert "scontrol" not in calls and "not requeued: this version of hpcrl cannot go on" in said
+    assert "--resume" not in calls and "--no-requeue" in options(script())[0]
+
+
+def test_the_script_to_edit_by_hand_does_the_same():
+    text = (TOP / "slurm/train.sbatch").read_text()
+    assert text.endswith(f"\n{END}")
+    assert THREADS in text
+    unindented = "\n".join(line.removeprefix("    ") for line in text.splitlines())
+    assert FORWARD.format(signal="USR1") in unindented
+    rendered = script()
+    for line in ('srun --mpi=pmi2 --kill-on-bad-exit=1 "${RUN[@]}"', "MAX_ATTEMPTS=10", "--open-mode=append"):
+        assert line in text and line in rendered
+    assert ("NO_REQUEUE=''" in text) == (batch.RESUME is not None)
+
+
+def test_the_commands_need_neither_mpi_nor_slurm(tmp_path):
+    (tmp_path / "mpi4py").mkdir()
+    (tmp_path / "mpi4py/__init__.py").write_text("raise ImportError('no MPI')\n")
+    command = [sys.executable, "-m", "hpcrl"]
+    environ = os.environ | {"PYTHONPATH": f"{tmp_path}:{TOP}", "PATH": str(tmp_path)}
+
+    def hpcrl(*arguments):
+        done = subprocess.run(
+            [*command, *arguments], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    code, text, errors = hpcrl("render", IMPALA, "--site", "testcluster", "--set", "seed=3", "--time", "30")
+    assert (code, errors) == (0, "") and text.startswith("#!/usr/bin/env bash\n")
+    subprocess.run(["bash", "-n"], input=text, text=True, check=True, env=os.environ)
+    code, text, errors = hpcrl("submit", IMPALA, "--site", "testcluster")
+    assert (code, text) == (2, "") and "sbatch cannot be started" in errors and "hpcrl render" in errors
