@@ -35,24 +35,12 @@ class Job:
         return next(word for word in text.split() if word.startswith(f"{name}=")).partition("=")[2]
 
     def until(self, ready, within_s=LIMIT_S):
-        deadline = time.monotonic() + within_s
-        while not ready():
-            assert time.monotonic() < deadline, f"{self.field('JobState')}: {self.text()}"
-            time.sleep(0.1)
+        wait_until(ready, lambda: f"{self.field('JobState')}: {self.text()}", within_s)
 
     def until_over(self, within_s=LIMIT_S):
         """Its final state and exit code, as ("COMPLETED", "0:0")."""
         self.until(lambda: self.field("JobState") in OVER, within_s)
         return self.field("JobState"), self.field("ExitCode")
-
-    def until_updates(self, number):
-        """Wait until its run has made so many updates."""
-
-        def ready():
-            assert self.field("JobState") not in OVER, self.text()
-            return self.run_dir.is_dir() and len(read_table(self.run_dir, "updates")) >= number
-
-        self.until(ready)
 
     def text(self):
         return self.log.read_text() if self.log.exists() else "(no log)"
@@ -61,24 +49,50 @@ class Job:
         return describe(self.run_dir)
 
 
-def hpcrl(cluster, folder, *arguments):
-    """`hpcrl` on the login node, in `folder`: the finished process."""
+def wait_until(ready, what=lambda: "", within_s=LIMIT_S):
+    deadline = time.monotonic() + within_s
+    while not ready():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+def until_updates(run_dir, number):
+    """Wait until a run has made so many updates."""
+    wait_until(lambda: Path(run_dir).is_dir() and len(read_table(run_dir, "updates")) >= number)
+
+
+def kill_last_rank(cluster, run_dir):
+    """Kill the rank with the highest number; the node it was on."""
+    victim = read_table(run_dir, "ranks")[-1]
+    node = victim["node"].decode()
+    cluster.run("kill", "-KILL", str(victim["pid"]), host=node)
+    return node
+
+
+def on_login_node(cluster, folder, command):
+    """A process of `command` there, in `folder`, with this package and with pipes."""
     with contextlib.chdir(folder):
-        command = cluster.on("head", [sys.executable, "-m", "hpcrl", *map(str, arguments)])
+        command = cluster.on("head", command)
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     environ.pop("OMP_NUM_THREADS", None)
-    return subprocess.run(
-        command, check=False, capture_output=True, text=True, env=environ, stdin=subprocess.DEVNULL
-    )
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, env=environ, text=True, **pipes)
+
+
+def hpcrl(cluster, folder, *arguments):
+    """`hpcrl` on the login node, in `folder`: exit code, output, errors."""
+    process = on_login_node(cluster, folder, [sys.executable, "-m", "hpcrl", *map(str, arguments)])
+    output, errors = process.communicate()
+    return process.returncode, output, errors
 
 
 def submit(cluster, folder, *settings, recipe=f"{RECIPE}:impala", site="testcluster", options=()):
     """`hpcrl submit`, and the job that it says there is. Nothing of it runs on after `cancel_all`."""
     arguments = [part for setting in settings for part in ("--set", setting)]
     site = TOP / "slurm" / f"{site}.toml" if isinstance(site, str) else site
-    done = hpcrl(cluster, folder, "submit", recipe, "--site", site, *arguments, *options)
-    assert (done.returncode, done.stderr) == (0, "")
-    first, log, run = done.stdout.splitlines()
+    code, output, errors = hpcrl(cluster, folder, "submit", recipe, "--site", site, *arguments, *options)
+    assert (code, errors) == (0, "")
+    first, log, run = output.splitlines()
     assert first.startswith("job ") and log.startswith("log ") and run.startswith("run ")
     number = first.removeprefix("job ").partition(":")[0]
     return Job(cluster, number, Path(log.removeprefix("log ")), folder / run.removeprefix("run "))
@@ -103,7 +117,4 @@ def toy_recipe(folder):
 def cancel_all(cluster):
     """End whatever a failed test has left, so that the next one finds idle nodes."""
     cluster.run("scancel", "--full", "--user=root")
-    deadline = time.monotonic() + LIMIT_S
-    while cluster.run("squeue", "--noheader"):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    wait_until(lambda: not cluster.run("squeue", "--noheader"))
