@@ -98,6 +98,15 @@ def _parser() -> argparse.ArgumentParser:
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)
 
+    doctor = commands.add_parser(
+        "doctor",
+        help="what a run would find here: cores, nodes, shared memory, MPI",
+        description="By itself it looks at this machine; started as runs are (`srun --mpi=pmi2 hpcrl doctor`, or "
+        "mpiexec) it looks at every rank.",
+    )
+    doctor.add_argument("--json", action="store_true", help="as one JSON object")
+    doctor.set_defaults(command=_doctor)
+
     check = commands.add_parser("check", help="test an environment of yours against what hpcrl expects")
     check.add_argument("path", metavar="PACKAGE.MODULE:MAKE", help="also gymnasium:ID, envpool:ID or toy:ID")
     check.set_defaults(command=_check)
@@ -227,6 +236,12 @@ def _schema(arguments: argparse.Namespace) -> int:
 
     sys.stdout.write(markdown())
     return 0
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from hpcrl.launch.doctor import doctor_command
+
+    return doctor_command(as_json=arguments.json)
 
 
 def _check(arguments: argparse.Namespace) -> int:

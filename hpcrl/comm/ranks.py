@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from hpcrl.config import ConfigError, RunConfig
 
@@ -102,6 +103,18 @@ def plan_ranks(config: RunConfig, nodes: Sequence[str]) -> RankPlan:
     first_seen = {node: position for position, node in reversed(list(enumerate(nodes)))}
     by_node = sorted(range(len(nodes)), key=lambda rank: (first_seen[nodes[rank]], rank))
     return RankPlan(tuple(Placement(rank, *what) for rank, what in zip(by_node, order, strict=True)))
+
+
+def crowded_nodes(seats: Sequence[dict[str, Any]]) -> list[str]:
+    """One sentence for each node on which ranks outnumber the cores they may use. Pure."""
+    ranks = Counter(seat["node"] for seat in seats)
+    sentences = []
+    for node, count in ranks.items():
+        cores = {core for seat in seats if seat["node"] == node for core in seat["cores"]}
+        if count > len(cores):
+            noun = "core" if len(cores) == 1 else "cores"
+            sentences.append(f"{count} ranks share {len(cores)} {noun} on {node}")
+    return sentences
 
 
 def share(total: int, parts: int, index: int) -> range:

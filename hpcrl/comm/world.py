@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -14,7 +13,7 @@ from mpi4py import MPI
 
 from hpcrl.comm.bell import Bells
 from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailReceiver, MailSender
-from hpcrl.comm.ranks import Placement, RankPlan, Role, plan_ranks
+from hpcrl.comm.ranks import Placement, RankPlan, Role, crowded_nodes, plan_ranks
 from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
 from hpcrl.comm.rows import Arena, RowReceiver, RowSender, SharedRowReceiver, SharedRowSender
 from hpcrl.comm.stream import MessageReceiver, MessageSender, Receiver, ReceivingEnd, Sender, SendingEnd, Tag
@@ -245,18 +244,6 @@ def open_world(
         world.on_close(node.bells.close)
         world.on_close(node.mail.close)
     return world
-
-
-def crowded_nodes(seats: Sequence[dict[str, Any]]) -> list[str]:
-    """One sentence for each node on which ranks outnumber the cores they may use. Pure."""
-    ranks = Counter(seat["node"] for seat in seats)
-    sentences = []
-    for node, count in ranks.items():
-        cores = {core for seat in seats if seat["node"] == node for core in seat["cores"]}
-        if count > len(cores):
-            noun = "core" if len(cores) == 1 else "cores"
-            sentences.append(f"{count} ranks share {len(cores)} {noun} on {node}")
-    return sentences
 
 
 def _nobody_sleeps() -> None:

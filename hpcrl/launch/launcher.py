@@ -19,17 +19,22 @@ _MARKS = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prte"), "MPICH": ("HYDRA
 """Words in `mpiexec --version`, for each family of libraries."""
 
 
-def find_launcher() -> str:
-    """Path of the matching mpiexec: beside this Python first, then on PATH.
-
-    Raises ConfigError that names library and launchers when none matches.
-    """
+def mpi_library() -> str:
+    """What the MPI library that mpi4py loads says of itself, found out in another process. Raises ConfigError."""
     probe = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         raise ConfigError(f"mpi4py cannot be imported: {probe.stderr.strip().splitlines()[-1]}")
-    library = probe.stdout.strip("\x00\n ")
+    return probe.stdout.strip("\x00\n ")
+
+
+def find_launcher(library: str | None = None) -> str:
+    """Path of the mpiexec that belongs to the library: beside this Python first, then on PATH.
+
+    `library`: what `mpi_library` says, which is asked otherwise. Raises ConfigError that names library and launchers
+    when none matches.
+    """
     found = {path: _version(path) for path in _candidates()}
-    return choose(library, found)
+    return choose(mpi_library() if library is None else library, found)
 
 
 def choose(library: str, launchers: dict[str, str]) -> str:

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from hpcrl.comm.world import World, crowded_nodes
+from hpcrl.comm.ranks import crowded_nodes
+from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.progress import Progress, make_console
 from hpcrl.roles.records import ResultWriter, table_row

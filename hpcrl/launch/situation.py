@@ -61,6 +61,15 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
     return Situation("none", 0, 1, 1)
 
 
+def without_interface(situation: Situation) -> str:
+    """The sentence that refuses tasks of srun that cannot find each other. Pure."""
+    return (
+        f"srun started {situation.size} tasks without an MPI interface: each would be rank 0 of 1 and overwrite "
+        "the others. Start with srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or use mpiexec; "
+        "`srun --mpi=list` shows what this Slurm has"
+    )
+
+
 def no_interface(situation: Situation, library: str) -> str | None:
     """The sentence that refuses a start at which this MPI library would abort, or None. Pure; before MPI starts."""
     if not situation.pmix_only or "MPICH" not in library or "pmix" in library.lower():

@@ -18,7 +18,7 @@ from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.launcher import find_launcher, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
-from hpcrl.launch.situation import Situation, look
+from hpcrl.launch.situation import Situation, look, without_interface
 from hpcrl.launch.supervise import end_with_parent, leave, supervised
 from hpcrl.storage.rundir import check_free
 
@@ -43,11 +43,7 @@ def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) ->
 def refuse_early(config: RunConfig, situation: Situation) -> None:
     """Raise ConfigError for what can be known before MPI starts; makes and starts nothing."""
     if situation.launcher == "srun without MPI":
-        raise ConfigError(
-            f"srun started {situation.size} tasks without an MPI interface: each would be rank 0 of 1 and overwrite "
-            "the others. Start with srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or use mpiexec; "
-            "`srun --mpi=list` shows what this Slurm has"
-        )
+        raise ConfigError(without_interface(situation))
     if situation.in_world:
         fit(config, situation.size)
     if situation.rank == 0:

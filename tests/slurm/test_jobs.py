@@ -2,19 +2,24 @@
 
 import json
 import re
+import sys
+import tomllib
 
 import pytest
 
-from hpcrl.storage import read_table
 from tests.slurm.support import (
     FOREVER,
     RECIPE,
     SMALL,
     hpcrl,
+    kill_last_rank,
+    on_login_node,
     site_with,
     submit,
     toy_recipe,
+    until_updates,
 )
+from tests.system.support import TOP
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
@@ -28,10 +33,10 @@ def test_a_run_on_two_nodes(cluster, tmp_path):
     job = submit(cluster, tmp_path, *SMALL)
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
     assert placement(job) == [("replay", "node1"), ("learner", "node1"), ("actor", "node2")]
-    said = hpcrl(cluster, tmp_path, "describe", job.run_dir)
-    assert said.returncode == 0
-    assert re.search(rf"^job +{job.number} ", said.stdout, re.MULTILINE), said.stdout
-    assert "node1" in said.stdout and "node2" in said.stdout
+    code, said, errors = hpcrl(cluster, tmp_path, "describe", job.run_dir)
+    assert (code, errors) == (0, "")
+    assert re.search(rf"^job +{job.number} on ", said, re.MULTILINE), said
+    assert "node1" in said and "node2" in said
     assert job.describe()["status"] == "finished"
     assert "hpcrl ended with exit code 0" in job.text()
 
@@ -87,24 +92,18 @@ def test_the_signal_before_the_time_limit_stops_the_run(cluster, tmp_path):
 def test_ranks_that_mpiexec_started_are_stopped_by_the_script(cluster, tmp_path):
     site = site_with(tmp_path, launcher="mpiexec")
     job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path), site=site)
-    job.until_updates(3)
+    until_updates(job.run_dir, 3)
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # as sbatch --signal=B:USR1@... does
     check_stopped(job)
-
-
-def killed_rank(cluster, job):
-    """Kill the last rank; who it was."""
-    job.until_updates(3)
-    victim = read_table(job.run_dir, "ranks")[-1]
-    assert victim["node"] == b"node2"
-    cluster.run("kill", "-KILL", str(victim["pid"]), host="node2")
-    return f"{victim['role'].decode()} {victim['role_rank']} (rank {victim['world_rank']} on node2)"
 
 
 @pytest.mark.parametrize("options", [[], ["--het", "--nodes", "1"]], ids=["one component", "heterogeneous"])
 def test_a_killed_rank_ends_the_job(cluster, tmp_path, options):
     job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path), options=options)
-    who = killed_rank(cluster, job)
+    until_updates(job.run_dir, 3)
+    ranks = job.describe()["ranks"]
+    assert kill_last_rank(cluster, job.run_dir) == ranks[-1]["node"] == "node2"
+    who = f"actor 0 (rank {ranks[-1]['world_rank']} on node2)"
     assert job.until_over(within_s=15) == ("FAILED", "3:0"), job.text()
     assert f"hpcrl: {who} was killed by SIGKILL" in job.text()
     assert job.describe()["cause"].startswith(f"{who} was killed by SIGKILL")
@@ -113,7 +112,7 @@ def test_a_killed_rank_ends_the_job(cluster, tmp_path, options):
 
 def test_a_cancelled_job_is_not_requeued(cluster, tmp_path):
     job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path))
-    job.until_updates(3)
+    until_updates(job.run_dir, 3)
     cluster.run("scancel", job.number)
     assert job.until_over()[0] == "CANCELLED"
     job.until(lambda: job.describe()["status"] == "stopped")
@@ -156,6 +155,27 @@ def test_all_on_one_host_where_that_is_meant(cluster, tmp_path):
 
 def test_what_sbatch_refuses_is_told(cluster, tmp_path):
     site = site_with(tmp_path, partition="nowhere")
-    done = hpcrl(cluster, tmp_path, "submit", f"{RECIPE}:impala", "--site", site)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("hpcrl: sbatch refused the job: ") and "partition" in done.stderr
+    code, output, errors = hpcrl(cluster, tmp_path, "submit", f"{RECIPE}:impala", "--site", site)
+    assert (code, output) == (2, "")
+    assert errors.startswith("hpcrl: sbatch refused the job: ") and "partition" in errors
+
+
+def test_the_doctor_looks_at_every_node_of_an_allocation(cluster, tmp_path):
+    site = tomllib.loads((TOP / "slurm/testcluster.toml").read_text())
+    variables = [f"{name}={value}" for name, value in site["environment"].items()]
+    srun = ["env", *variables, "srun", "--nodes=2", "--ntasks=3", "--kill-on-bad-exit=1"]
+    command = [sys.executable, "-m", "hpcrl", "doctor", "--json"]
+
+    def doctor(*start):
+        process = on_login_node(cluster, tmp_path, [*start, *command])
+        output, errors = process.communicate()
+        return process.returncode, output, errors
+
+    code, output, _ = doctor(*srun, "--mpi=pmi2")
+    result = json.loads(output)
+    assert code == 0 and result["launcher"] == "srun"
+    assert sorted(seat["node"] for seat in result["seats"]) == ["node1", "node1", "node2"]
+    code, output, errors = doctor(*srun, "--mpi=pmix")
+    assert (code, output) == (2, "") and "does not speak" in errors
+    code, output, _ = doctor()
+    assert code == 0 and "srun --mpi=pmi2" in json.loads(output)["starters"]

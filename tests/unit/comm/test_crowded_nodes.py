@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from hpcrl.comm.world import crowded_nodes
+from hpcrl.comm.ranks import crowded_nodes
 
 
 def seats(*nodes):
