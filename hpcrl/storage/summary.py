@@ -212,7 +212,7 @@ def _job(environment: dict[str, str]) -> dict[str, str] | None:
     """The Slurm job that the writer's rank belonged to; of a heterogeneous job and of an array, the whole."""
     names = ("SLURM_HET_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
     number = next((environment[name] for name in names if environment.get(name)), None)
-    return number and {"id": number, "nodes": environment.get("SLURM_JOB_NODELIST", "")}
+    return {"id": number, "nodes": environment.get("SLURM_JOB_NODELIST", "")} if number else None
 
 
 def _last_weights(rows: Rows) -> list[str]:
