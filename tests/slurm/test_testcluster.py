@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from hpcrl.config import parse_minutes
 from slurm.testcluster.daemons import CONTROLLER
 from tests.cluster.command import UNAVAILABLE, USAGE
 from tests.cluster.hosts import HEAD, STATE, find
 from tests.cluster.test_hosts import processes_of, wait_until
+from tests.unit.config.test_time_limit import FORMS
 
 pytestmark = pytest.mark.slurm
 
@@ -100,12 +102,30 @@ def test_nothing_runs_on_after_an_interrupted_session(cluster, number):
     wait_until(lambda: str(folder) not in Path("/proc/mounts").read_text())
 
 
-def test_where_slurm_is_not_installed(cluster, tmp_path):
-    """One sentence and a code of its own."""
-    for program in ("ip", "tc", "unshare", "nsenter", "env", "sh", "mount", "cat", "mv", "python3"):
-        found = subprocess.run(["which", program], check=True, capture_output=True, text=True).stdout.strip()
-        (tmp_path / program).symlink_to(found)
-    said = testcluster("run", "--", "true", env=os.environ | {"PATH": str(tmp_path)})
-    assert said.returncode == UNAVAILABLE
-    (line,) = said.stderr.splitlines()
+@pytest.mark.parametrize("text", FORMS)
+def test_slurm_reads_time_limits_as_we_do(cluster, text):
+    job = cluster.run("sbatch", "--parsable", "--hold", f"--time={text}", "--wrap", "true").strip()
+    try:
+        limit = cluster.run("squeue", "--noheader", f"--jobs={job}", "--format=%l").strip()
+        assert parse_minutes(limit) == FORMS[text]
+    finally:
+        cluster.run("scancel", job)
+
+
+def refused(*before, **how):
+    """Exit code 69 and one sentence."""
+    command = [*before, sys.executable, str(TESTCLUSTER), "run", "--", "true"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, **how)
+    assert done.returncode == UNAVAILABLE
+    (line,) = done.stderr.splitlines()
+    return line
+
+
+def test_where_slurm_is_not_installed(tmp_path):
+    line = refused(env=os.environ | {"PATH": str(tmp_path)})
     assert line.startswith("testcluster: the Slurm test cluster needs `") and "slurm-wlm" in line
+
+
+def test_root_of_a_container_that_may_not_make_namespaces(cluster):
+    line = refused("setpriv", "--bounding-set", "-sys_admin,-net_admin")
+    assert line.startswith("testcluster: emulated hosts need root")
