@@ -202,7 +202,7 @@ def _between_nodes(times: dict[str, Any], nbytes: int, where: dict[str, Any]) ->
     aims = {"bf16": 1.5, "int8": 2.2, "topk": 4.0}
     return [
         Comparison(exact, "bound of the link", "time", 1.25 if large else None, nbytes),
-        Comparison(exact, LIBRARY, "speed", 1.5 if large else None, nbytes),
+        Comparison(exact, LIBRARY, "speed", 1.5 if large and nodes == 2 else None, nbytes),
         Comparison(two_phase, all_gather, "speed", 1.3 if large and nodes > 2 else None, nbytes),
         *[
             Comparison(_name("all_gather", name), exact, "speed", aim if pays else None, nbytes)
