@@ -33,8 +33,8 @@ class Reducer(Protocol):
         """Memory for this learner's gradient, float32 [size]; the same on each call with the same size.
 
         Collective over the learners. A Tensor where torch.distributed sums, on this learner's device; torch.as_tensor
-        makes one of either, in the same memory. `exact`: ranges that are not to be compressed. The memory may be written from
-        the end of `finish` to the `start` of a bucket.
+        makes one of either, in the same memory. `exact`: ranges that are not to be compressed. The memory may be
+        written from the end of `finish` to the `start` of a bucket.
         """
 
     @property
@@ -48,9 +48,10 @@ class Reducer(Protocol):
         """Progress with what was started. Never waits."""
 
     def finish(self, extras: Sequence[float] = ()) -> Vector | Tensor:
-        """Sum the gradients of all learners; float32 [size], where the gradient lies, read-only, valid until the next `start` or `finish`.
+        """Sum the gradients of all learners; float32 [size], where the gradient lies, read-only.
 
-        Collective over the learners. `extras`: a few numbers, whose sums are `extra_sums` afterwards.
+        Valid until the next `start` or `finish`. Collective over the learners. `extras`: a few numbers, whose sums are
+        `extra_sums` afterwards.
         """
 
     @property
