@@ -54,13 +54,14 @@ class ActorCriticAlgorithm(Algorithm):
         with torch.inference_mode():
             given = torch.from_numpy(obs)
             if self._on_device:
-                given = given.to(self.parameters.vector.device)
-            policy = self.network.policy(given).numpy(force=True)
+                policy = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+            else:
+                policy = self.network.policy(given).numpy()
         log_std = self.network.log_std
         if log_std is None:
             choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
             return {"action": choice, "behavior_log_prob": log_prob}
-        action, log_prob = sample_gaussian(policy, log_std.numpy(force=True), rng, greedy=greedy)
+        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob}
 
     def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:

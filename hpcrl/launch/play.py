@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hpcrl.comm.control import Control
-from hpcrl.comm.devices import Kind, agree_on_device
+from hpcrl.comm.devices import Kind, agree_on_devices
 from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import fit, share
 from hpcrl.comm.signals import SignalFlag
@@ -51,7 +51,7 @@ def play(
         raise Refused(str(error)) from error
     world = open_world(comm_world, config, environment["threads_per_rank"])
     try:
-        device = agree_on_device(world, config.ranks.learner_device)
+        device = agree_on_devices(world, config.ranks.learner_device)
     except ConfigError as error:
         raise Refused(str(error)) from error
     who = _identify(world, board)
@@ -68,7 +68,7 @@ def play(
 
     run_dir = _agree(world, world.plan.writer, open_results)
     board.identify(**who, run_dir=str(run_dir.absolute()))
-    session, records = _make_session(world, config, device, specs, run_dir, results, flag, board)
+    session, records = _make_session(world, config, specs, run_dir, results, flag, board)
     run_roles([_role_loop(session, placement) for placement in world.placements], session)
     session.record("edges", edge_rows(world))
     session.control.close()
@@ -151,7 +151,6 @@ def _make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpe
 def _make_session(
     world: World,
     config: RunConfig,
-    device: Kind,
     specs: tuple[EnvSpec, TrajectorySpec, int],
     run_dir: Path,
     results: list[Results],
@@ -174,7 +173,6 @@ def _make_session(
     session = Session(
         world=world,
         config=config,
-        learner_device=device,
         env_spec=specs[0],
         trajectory_spec=specs[1],
         arenas=open_arenas(world, specs[1]),

@@ -75,32 +75,33 @@ class HostCopy:
 
     def __init__(self) -> None:
         self.array: npt.NDArray[np.float32] = np.zeros(0, np.float32)
-        self._pinned: Tensor | None = None
-        self._stream: torch.cuda.Stream | None = None
-        self._event: torch.cuda.Event | None = None
+        self._way: tuple[Tensor, torch.cuda.Stream, torch.cuda.Event] | None = None
+        """Pinned memory, the stream that fills it, and the event after that."""
 
     def start(self, vector: Tensor) -> None:
-        """Begin; never waits. The vector may be written to, on the current stream, at once; `array` changes."""
+        """Begin, with a vector of one size; never waits. `array` changes.
+
+        The vector may be written to at once, on the current stream.
+        """
         if vector.device.type == "cpu":
             self.array = vector.numpy()
             return
-        if self._pinned is None or self._pinned.shape != vector.shape:
-            self._pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
-            self._stream = _new_stream(vector.device)
-            self._event = torch.cuda.Event()  # type: ignore[no-untyped-call]
-        assert self._stream is not None
-        assert self._event is not None
+        if self._way is None:
+            pinned = torch.empty(vector.shape, dtype=vector.dtype, pin_memory=True)
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._way = (pinned, _new_stream(vector.device), event)
+        pinned, stream, event = self._way
         values = vector.clone()  # on the device: what follows need not wait for the slow copy
-        self._stream.wait_stream(torch.cuda.current_stream(vector.device))
-        with torch.cuda.stream(self._stream):
-            self._pinned.copy_(values, non_blocking=True)
-            values.record_stream(self._stream)
-            self._event.record(self._stream)
-        self.array = self._pinned.numpy()
+        stream.wait_stream(torch.cuda.current_stream(vector.device))
+        with torch.cuda.stream(stream):
+            pinned.copy_(values, non_blocking=True)
+            values.record_stream(stream)
+            event.record(stream)
+        self.array = pinned.numpy()
 
     def ready(self) -> bool:
         """Whether `array` holds the values. Never waits."""
-        return self._event is None or bool(self._event.query())  # type: ignore[no-untyped-call]
+        return self._way is None or bool(self._way[2].query())  # type: ignore[no-untyped-call]
 
     def wait(self) -> None:
         """Until `ready`."""

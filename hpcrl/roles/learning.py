@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 
 from hpcrl.algorithms import Algorithm, Batch, Reducer
-from hpcrl.comm.devices import own_device
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import make_vector_env, run_episodes
@@ -45,22 +45,23 @@ class Learning:
 
     def __init__(self, session: Session, placement: Placement, algorithm: Algorithm, timers: Timers) -> None:
         """Collective over the learners: all start from the parameters of role_rank 0."""
-        if session.world.learners is None:
-            raise RuntimeError(f"rank {session.world.rank} has no learner communicator")
+        world = session.world
+        if world.learners is None:
+            raise RuntimeError(f"rank {world.rank} has no learner communicator")
         self._session = session
         self._placement = placement
         self._timers = timers
         self.algorithm = algorithm
         config = session.config
         self._reducer = HierarchicalReducer(
-            session.world.learners, session.world.waiter, config.reduction, debug=config.comm.debug
+            world.learners, world.waiter, config.reduction, debug=config.comm.debug
         )
         self._reducer.broadcast_array(algorithm.parameters.numpy)
         if config.reduction.shard_optimizer:
             self._share_optimizer()
-        device = own_device(session.world.learners, session.learner_device)
+        device = torch.device(world.seats[world.rank]["device"])
         self._staging = BatchStaging(device)
-        self._device_reducer = self._move_to(device)
+        self._device_reducer = self._move_to(device, world.learners)
         self._summed: Reducer = self._device_reducer or self._reducer
         if self.is_root:
             _log.info("%s", (self._device_reducer or self._reducer).description)
@@ -137,17 +138,17 @@ class Learning:
             self._device_reducer.close()
         self._reducer.close()
 
-    def _move_to(self, device: torch.device) -> DeviceReducer | None:
+    def _move_to(self, device: torch.device, learners: LearnerComms) -> DeviceReducer | None:
         """Learn on `device`; what sums gradients there, if they are not summed in host memory."""
-        session, reduction = self._session, self._session.config.reduction
+        waiter, reduction = self._session.world.waiter, self._session.config.reduction
         if device.type == "cpu" and reduction.form != "torch":
             return None
         from hpcrl.comm.device_sum import DeviceReducer
 
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
         self.algorithm.move(device)
-        world = session.world
-        assert world.learners is not None
-        return DeviceReducer(world.learners, self._reducer, world.waiter, device, reduction.timeout_s)
+        return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s)
 
     def _share_optimizer(self) -> None:
         vectors = [vector.numpy() for vector in self.algorithm.vectors()]

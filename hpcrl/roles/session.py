@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hpcrl.comm.control import Control
-from hpcrl.comm.devices import Kind
 from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
@@ -60,8 +59,6 @@ class Session:
 
     world: World
     config: RunConfig
-    learner_device: Kind
-    """What ranks.learner_device came to."""
     env_spec: EnvSpec
     trajectory_spec: TrajectorySpec
     arenas: Arenas

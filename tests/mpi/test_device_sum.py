@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from hpcrl.comm.device_sum import DeviceReducer
+from hpcrl.comm.devices import agree_on_devices
 from hpcrl.comm.reduce import HierarchicalReducer
-from hpcrl.config import ReductionConfig
+from hpcrl.config import ConfigError, ReductionConfig
 from tests.mpi.support import open_test_world
 from tests.mpi.test_reduce import equal_layouts, layouts, piece, shards
 
@@ -137,3 +138,40 @@ def test_the_description_names_the_backend(comm):
             "nothing to sum" if comm.size == 1 else f"{comm.size} nodes, on cpu: by torch.distributed (gloo)"
         )
         assert text in reducer.description
+
+
+def give_gpus(monkeypatch, index):
+    monkeypatch.setattr("hpcrl.comm.devices._own_gpu", lambda comms: index)
+
+
+@pytest.mark.parametrize("wanted", ["cuda", "auto"])
+def test_learners_take_the_gpus_of_their_nodes(comm, monkeypatch, wanted):
+    """Learners only, and every rank knows all of them."""
+    with open_test_world(comm) as world:
+        give_gpus(monkeypatch, comm.rank % 2)
+        assert agree_on_devices(world, wanted) == "cuda"
+        assert [seat["device"] for seat in world.seats] == ["cuda:0", "cuda:1", "cuda:0", "cuda:1"][
+            : comm.size
+        ]
+        assert torch.device(world.seats[comm.rank]["device"]).index == comm.rank % 2
+        assert agree_on_devices(world, "cpu") == "cpu"
+
+
+def test_one_learner_without_a_gpu_decides_for_all(comm, monkeypatch):
+    nodes = "abcd"[: comm.size]
+    with open_test_world(comm, nodes) as world:
+        give_gpus(monkeypatch, -1 if comm.rank == comm.size - 1 else 0)
+        assert agree_on_devices(world, "auto") == "cpu"
+        with pytest.raises(ConfigError, match=f"no GPU for the learners on {nodes[-1]};"):
+            agree_on_devices(world, "cuda")
+        assert {seat["device"] for seat in world.seats} == {"cpu"}
+
+
+def test_without_a_gpu_there_is_none(comm, monkeypatch):
+    with open_test_world(comm) as world:
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+        assert agree_on_devices(world, "auto") == "cpu"
+        monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+        monkeypatch.setattr("torch.cuda.device_count", lambda: 3)
+        assert agree_on_devices(world, "auto") == "cuda"
+        assert world.seats[comm.rank]["device"] == f"cuda:{world.learners.node.rank % 3}"
