@@ -33,6 +33,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
                 publication.poll()
                 yield False
             yield from publication.meet()
+        publication.poll()
         if learning.vote():
             break
         learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
