@@ -97,6 +97,12 @@ def test_a_profile_that_asks_for_nothing():
     assert "--mpi" not in script(site={"mpi": None})
 
 
+def test_of_ranks_that_mpiexec_started_the_script_gets_the_signal_and_passes_it_on():
+    text = script(site={"launcher": "mpiexec", "signal": "USR2"})
+    assert "--signal=B:USR2@120" in options(text)[0]
+    assert FORWARD.format(signal="USR2") in text and "\nsrun " not in text
+
+
 def test_components_of_a_heterogeneous_job():
     site = {
         "partition": "cpu",
