@@ -90,6 +90,12 @@ def test_what_a_profile_asks_for_is_in_the_script():
     assert "1 day 2 hours" in lines[1] and "6 ranks" in lines[1] and "2 nodes" in lines[1]
 
 
+def test_modules_may_use_variables_that_are_not_set(start):
+    """As those of Lmod and conda do."""
+    code, calls, _ = start(script(site={"setup": ["echo $NEVER_SET"]}))
+    assert code == 0 and calls[0] == "srun"
+
+
 def test_a_profile_that_asks_for_nothing():
     (asked,) = options(script())
     assert not any(line.startswith(("--partition", "--account", "--qos", "--array")) for line in asked)
@@ -190,7 +196,7 @@ def start(tmp_path):
 @pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (137, 3), (143, 3), (139, 3), (9, 3)],
+    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (127, 2), (137, 3), (143, 3), (139, 3), (9, 3)],
 )
 def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
     returned, calls, said = start(script(site={"launcher": launcher}), code=code)
