@@ -32,12 +32,7 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
+    MPI = _start()
     refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
     if refusal is not None:
         board.done()
@@ -83,12 +78,7 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     `measure` does, which it must on all ranks; any other exception on any rank ends the whole job with RANK_FAILED.
     """
     limit_threads(threads_per_rank(situation.local_size, 1))
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
+    MPI = _start()
     refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
     if refusal is not None:
         raise ConfigError(refusal)
@@ -106,3 +96,20 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     comm.Free()
     MPI.Finalize()
     return result
+
+
+def _start() -> Any:
+    """Start MPI, unless that has happened, and return the module. Collective over the world.
+
+    One thread calls MPI, but only if several might does MPICH give the core away inside blocking calls: else, with 4
+    ranks on 2 cores, a barrier took 7 ms instead of 0.04 and a sum of 1 MB 280 ms instead of 3.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI
