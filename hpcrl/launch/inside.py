@@ -101,9 +101,11 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
 
 
 def _start_mpi(situation: Situation, nodes: int | None) -> str | None:
-    """Initialize MPI; the sentence that refuses what the launcher made of it, or None. Collective over the world.
+    """Start MPI, unless that has happened; the sentence that refuses what the launcher made of it, or None.
 
-    `nodes`: how many the ranks must be on; None: all of the scheduler's allocation.
+    One thread calls MPI, but only if several might does MPICH give the core away inside blocking calls: else, with 4
+    ranks on 2 cores, a barrier took 7 ms instead of 0.04 and a sum of 1 MB 280 ms instead of 3.
+    `nodes`: how many the ranks must be on; None: all of the scheduler's allocation. Collective over the world.
     """
     import mpi4py
 
@@ -115,7 +117,8 @@ def _start_mpi(situation: Situation, nodes: int | None) -> str | None:
     refusal = no_interface(situation, library)
     if refusal is not None:
         return refusal
-    MPI.Init_thread(MPI.THREAD_FUNNELED)
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
     refusal = mismatch(situation, MPI.COMM_WORLD.size, library)
     if refusal is not None:
         return refusal

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hpcrl.algorithms import Algorithm, Batch, Reducer
+from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.comm.world import LearnerComms
@@ -62,9 +62,9 @@ class Learning:
         device = torch.device(world.seats[world.rank]["device"])
         self._staging = BatchStaging(device)
         self._device_reducer = self._move_to(device, world.learners)
-        self._summed: Reducer = self._device_reducer or self._reducer
+        self._summed: HierarchicalReducer | DeviceReducer = self._device_reducer or self._reducer
         if self.is_root:
-            _log.info("%s", (self._device_reducer or self._reducer).description)
+            _log.info("%s", self._summed.description)
         self.updates = 0
         self.env_steps = 0
         self._nonfinite = 0
@@ -100,13 +100,14 @@ class Learning:
         )
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
+        summed = self._summed.finish_seconds
         result = self.algorithm.update(batch, self._summed, progress)
         self._timers.add("algorithm.update", perf_counter() - started)
+        self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
         histogram = self._lag_histogram(fields)
         slots = fields["valid"].size
         totals = np.array([*histogram, slots], np.float64)
-        with self._timers("reducer.mean_gradients"):
-            self._reducer.sum_array(totals)
+        self._reducer.sum_array(totals)
         valid = float(totals[:-1].sum())
         self.updates += 1
         self.env_steps += int(valid)
@@ -153,6 +154,11 @@ class Learning:
     def _share_optimizer(self) -> None:
         vectors = [vector.numpy() for vector in self.algorithm.vectors()]
         shared = self._reducer.share(vectors) if vectors else None
+        if shared is None and self.is_root:
+            _log.warning(
+                "reduction.shard_optimizer has no effect: %s; every learner steps all parameters",
+                "learners share no memory" if vectors else "this algorithm has nothing to share",
+            )
         if shared is not None:
             memories, own = shared
             self.algorithm.share(
