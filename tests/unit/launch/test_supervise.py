@@ -221,3 +221,31 @@ class TestBoard:
             os._exit(0)
         os.waitpid(child, 0)
         assert (board.is_done, board.progress()) == (True, "from the child")
+
+
+UNDER_SRUN = """
+import os, signal, sys, time
+from hpcrl.launch import supervise
+def end_of_the_step(seconds):
+    sys.stderr.write("waits\\n")
+    os.kill(os.getpid(), signal.SIGTERM)
+supervise.time.sleep = end_of_the_step
+code = supervise.leave(int(sys.argv[1]), all_ranks_leave=True)
+os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "rank", "waits"), [(75, 0, False), (75, 2, False), (2, 0, False), (2, 2, True), (0, 2, False)]
+)
+def test_the_end_of_a_step_of_slurm_does_not_change_the_code(code, rank, waits):
+    """srun sends SIGTERM to all as soon as one has left; of those that refuse, rank 0 must be that one."""
+    done = subprocess.run(
+        [sys.executable, "-c", UNDER_SRUN, str(code)],
+        env=os.environ | {"SLURM_STEP_ID": "0", "SLURM_PROCID": str(rank)},
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stderr) == (code, "waits\n" if waits else "")
