@@ -149,9 +149,8 @@ def leave(code: int, *, all_ranks_leave: bool = False) -> int:
         if code == ExitCode.BAD_CONFIGURATION and os.environ.get("SLURM_PROCID", "0") != "0":
             signal.signal(signal.SIGTERM, lambda number, frame: os._exit(code))
             time.sleep(_RANK_0_SPEAKS_S)
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # a handler of Python's would be gone before the process is
+        # a handler of Python's would be gone before the process is
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return code
     descriptor = os.environ.get("PMI_FD", "")
     if not descriptor.isdigit() or "PMI_HOSTNAME" not in os.environ:
