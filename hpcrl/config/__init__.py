@@ -6,6 +6,7 @@ from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
     BudgetConfig,
+    CheckpointConfig,
     CommConfig,
     EnvConfig,
     EvaluationConfig,
@@ -19,6 +20,7 @@ from hpcrl.config.sections import (
 __all__ = [
     "AlgorithmConfig",
     "BudgetConfig",
+    "CheckpointConfig",
     "CommConfig",
     "Config",
     "ConfigError",

@@ -27,8 +27,13 @@ class Publication:
         if self._publisher is not None:
             self._publisher.publish(version, self._parameters.numpy)
         for sender in self._versions:
-            sender.send(np.array([version], np.int64))
+            sender.send(np.array([version, 0], np.int64))
         self._exchange.poll()
+
+    def mark(self, update: int) -> None:
+        """After the versions before it: a cut lies at `update`. On learner 0, to the replay ranks."""
+        for sender in self._versions:
+            sender.send(np.array([update, 1], np.int64))
 
     def poll(self) -> None:
         """Progress."""
