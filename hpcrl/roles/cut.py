@@ -8,6 +8,7 @@ for anybody else's file; learner 0 hears of every part and completes the set whi
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ from hpcrl.comm.world import World
 from hpcrl.config import RunConfig
 from hpcrl.storage import checkpoint
 from hpcrl.storage.checkpoint import Given, Saved
+
+_log = logging.getLogger(__name__)
 
 MARK = -1
 """Stands for a grant's number in the message that says: everything granted before belongs to a checkpoint."""
@@ -57,7 +60,13 @@ class Cuts:
     def stop_before(self, end_time: float | None) -> None:
         """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
         if end_time is not None and self.is_root:
-            margin_s = self._config.checkpoint.margin_s
+            margin_s, left_s = self._config.checkpoint.margin_s, end_time - datetime.now(UTC).timestamp()
+            if left_s <= margin_s:
+                _log.warning(
+                    "the allocation ends in %.0f s, which is within checkpoint.margin_s=%g: the run stops at once",
+                    left_s,
+                    margin_s,
+                )
             self._control.time_is_up = lambda: (
                 datetime.now(UTC).timestamp() + margin_s + self._longest_s >= end_time
             )

@@ -124,6 +124,8 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["weights_sha256"]:
         equal = "equal on all learners" if summary["weights_equal"] else "DIFFERENT ON THE LEARNERS"
         lines.append(("weights", f"{summary['weights_sha256'][0][:16]}  {equal}"))
+    saved = ", ".join(f"update {number:,}" for number in summary["checkpoints"])
+    lines.append(("checkpoints", saved or "none"))
     lines.append(("events", ", ".join(f"{kind} {n}" for kind, n in summary["events"].items()) or "none"))
     lines.append(
         ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")

@@ -196,8 +196,9 @@ def test_no_trajectory_is_lost_or_trained_on_twice(comm, max_lag):
     periodic = {"every_seconds": None, "every_updates": 2}
     with half(comm) as world, folder(world) as path:
         settings = pipeline(world.size, max_lag, deterministic=False, checkpoint=periodic)
-        codes = cut_run(world, path, settings, [3, 7, 11])
-        assert codes == [75, 75, 75, 0]
+        for stop, code in ((3, 75), (7, 75), (11, 75), (None, 0)):
+            assert attempt(world, path, settings, resume="if-exists", stop_at=stop) == code
+            on_root(world, check_obs, path)
         on_root(world, check_books, path, settings["ranks"]["actors"], max_lag)
 
 
@@ -211,6 +212,17 @@ def check_books(path, batch, max_lag):
     assert (events["kind"] == b"checkpoint").sum() >= 5
     assert lag["lag"].min() >= 0 and lag["lag"].max() <= max_lag
     assert np.unique(lag["update"]).tolist() == updates.tolist()
+
+
+def check_obs(path):
+    """An environment that was stopped within a trajectory was saved with the observation of that very state."""
+
+    def check(values):
+        assert np.array_equal(values["obs"], np.eye(5)[values["state/_state"]])
+
+    saved = checkpoint.newest(path)
+    for part in saved.of_role("actor"):
+        saved.restore(part, "envs", check)
 
 
 def waiting(path):
