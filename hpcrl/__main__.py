@@ -128,7 +128,8 @@ def _add_rank_benches(kinds: Any) -> None:
 
 def _sizes(text: str) -> tuple[int, ...]:
     units = {"K": 1 << 10, "M": 1 << 20}
-    return tuple(int(part.rstrip("KM")) * units.get(part[-1:], 1) for part in text.upper().split(","))
+    sizes = [part.strip().removesuffix("B") for part in text.upper().split(",")]
+    return tuple(int(size.rstrip("KM")) * units.get(size[-1:], 1) for size in sizes)
 
 
 def _numbers(text: str) -> tuple[int, ...]:

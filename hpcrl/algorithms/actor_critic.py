@@ -31,6 +31,7 @@ class ActorCriticAlgorithm(Algorithm):
     extra_fields: ClassVar[tuple[Field, ...]] = (
         Field(name="behavior_log_prob", dtype="float32", unit="nat"),
     )
+    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     config: AlgorithmConfig
 
     def __init__(self, config: AlgorithmConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
@@ -41,6 +42,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
         """observations that may go through the network at once"""
+        self._on_device = False
 
     def act(
         self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
@@ -50,12 +52,16 @@ class ActorCriticAlgorithm(Algorithm):
         Gaussian actions are stored as sampled, not clipped to the environment's bounds.
         """
         with torch.inference_mode():
-            policy = self.network.policy(torch.from_numpy(obs)).numpy()
+            given = torch.from_numpy(obs)
+            if self._on_device:
+                policy = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+            else:
+                policy = self.network.policy(given).numpy()
         log_std = self.network.log_std
         if log_std is None:
             choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
             return {"action": choice, "behavior_log_prob": log_prob}
-        action, log_prob = sample_gaussian(policy, log_std.detach().numpy(), rng, greedy=greedy)
+        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob}
 
     def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -89,6 +95,11 @@ class ActorCriticAlgorithm(Algorithm):
             return self.config.learning_rate
         return self.config.learning_rate * (1 - min(max(progress, 0.0), 1.0))
 
+    def move(self, device: torch.device) -> None:
+        """As Algorithm.move."""
+        self.optimizer.move(device)
+        self._on_device = device.type != "cpu"
+
     def vectors(self) -> list[Tensor]:
         """Parameters and both moments of Adam."""
         return self.optimizer.vectors()
@@ -116,15 +127,18 @@ class Metrics:
     """Sums of one update on one learner; they add up over minibatches, then over learners."""
 
     names: tuple[str, ...]
+    device: torch.device
+    """where the samples are"""
     sums: Tensor = field(init=False)
     """float64 [1 + names]: valid samples, then one sum for each name"""
-    variance_sums: Tensor = field(default_factory=lambda: torch.zeros(5, dtype=torch.float64))
+    variance_sums: Tensor = field(init=False)
     """float64 [5], of functional.statistics.explained_variance_sums"""
     grad_norms: list[float] = field(default_factory=list)
     """norm of each gradient step, equal on all learners"""
 
     def __post_init__(self) -> None:
-        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64)
+        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
+        self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
 
     def add(self, mask: Tensor, *values: Tensor) -> None:
         """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""

@@ -23,17 +23,18 @@ class Reducer(Protocol):
     """Sums over all learners; given to an algorithm, which cannot communicate otherwise."""
 
     def sum_(self, vector: Tensor) -> None:
-        """Replace a contiguous 1-D CPU float32 or float64 vector by its sum over all learners, in place.
+        """Replace a contiguous 1-D float32 or float64 vector by its sum over all learners, in place.
 
         Collective over the learners: each must call it equally often, in the same order, with equal sizes.
         The result is bit-equal on all of them.
         """
 
-    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector:
+    def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Vector | Tensor:
         """Memory for this learner's gradient, float32 [size]; the same on each call with the same size.
 
-        Collective over the learners. `exact`: ranges that are not to be compressed. The memory may be written from
-        the end of `finish` to the `start` of a bucket.
+        Collective over the learners. A Tensor where torch.distributed sums, on this learner's device; torch.as_tensor
+        makes one of either, in the same memory. `exact`: ranges that are not to be compressed. The memory may be
+        written from the end of `finish` to the `start` of a bucket.
         """
 
     @property
@@ -46,10 +47,11 @@ class Reducer(Protocol):
     def poll(self) -> None:
         """Progress with what was started. Never waits."""
 
-    def finish(self, extras: Sequence[float] = ()) -> Vector:
-        """Sum the gradients of all learners; float32 [size], read-only, valid until the next `start` or `finish`.
+    def finish(self, extras: Sequence[float] = ()) -> Vector | Tensor:
+        """Sum the gradients of all learners; float32 [size], where the gradient lies, read-only.
 
-        Collective over the learners. `extras`: a few numbers, whose sums are `extra_sums` afterwards.
+        Valid until the next `start` or `finish`. Collective over the learners. `extras`: a few numbers, whose sums are
+        `extra_sums` afterwards.
         """
 
     @property
@@ -127,6 +129,8 @@ class Algorithm(ABC):
     Config: ClassVar[type[AlgorithmConfig]]
     extra_fields: ClassVar[tuple[Field, ...]] = ()
     """Fields the actor stores besides the standard ones; `act` returns one array for each."""
+    devices: ClassVar[tuple[str, ...]] = ("cpu",)
+    """Kinds of device that `move` accepts and `update` can run on."""
     parameters: FlatParameters
     """All parameters as one vector; what is published and checkpointed."""
 
@@ -149,6 +153,14 @@ class Algorithm(ABC):
 
         Collective over the learners, through `reducer`. `progress` in [0, 1] is the share of the budget used.
         """
+
+    def move(self, device: torch.device) -> None:
+        """Keep everything learned on `device` and compute there from here on; batches are there, obs of `act` are not.
+
+        Raises NotImplementedError for a device of another kind than `devices`.
+        """
+        if device.type != "cpu":
+            raise NotImplementedError(f"{type(self).__name__} does not run on {device}")
 
     def vectors(self) -> list[Tensor]:
         """What the optimizer changes, float32 [size] each, the memory itself; none where it cannot be shared."""

@@ -42,12 +42,15 @@ class FlatAdam:
         self._scratch = torch.empty_like(parameters.vector)
         self._stepped: Callable[[], None] = lambda: None
 
-    def step(self, learning_rate: float, gradient: Vector, scale: float) -> None:
-        """Move the parameters against `gradient` [size] times `scale`, in place."""
+    def step(self, learning_rate: float, gradient: Vector | Tensor, scale: float) -> None:
+        """Move the parameters against `gradient` [size], where they lie, times `scale`, in place."""
         self.steps += 1
         part = self._part
         exp_avg, exp_avg_sq = self.exp_avg[part], self.exp_avg_sq[part]
-        np.multiply(gradient[part], np.float32(scale), out=self._scratch.numpy())
+        if isinstance(gradient, Tensor):
+            torch.mul(gradient[part], scale, out=self._scratch)
+        else:  # may be read-only, which torch does not know
+            np.multiply(gradient[part], np.float32(scale), out=self._scratch.numpy())
         exp_avg.lerp_(self._scratch, 1 - BETA1)
         exp_avg_sq.mul_(BETA2).addcmul_(self._scratch, self._scratch, value=1 - BETA2)
         denominator = torch.sqrt(exp_avg_sq, out=self._scratch)
@@ -65,8 +68,14 @@ class FlatAdam:
         vector, self.exp_avg, self.exp_avg_sq = memories
         self._parameters.use_vector(vector)
         self._part = slice(own.start, own.stop)
-        self._scratch = torch.empty(len(own))
+        self._scratch = torch.empty(len(own), device=vector.device)
         self._stepped = stepped
+
+    def move(self, device: torch.device) -> None:
+        """Keep parameters and moments on `device` from here on."""
+        self._parameters.move(device)
+        moments = [moment.to(device) for moment in (self.exp_avg, self.exp_avg_sq)]
+        self.share([self._parameters.vector, *moments], range(self._parameters.size), lambda: None)
 
     def release(self) -> None:
         """Move everything into memory of its own again."""
@@ -80,9 +89,9 @@ class FlatAdam:
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Copy the parameters and what `step` carries from one call to the next."""
         return {
-            "parameters": self._parameters.numpy.copy(),
-            "adam_exp_avg": self.exp_avg.numpy().copy(),
-            "adam_exp_avg_sq": self.exp_avg_sq.numpy().copy(),
+            "parameters": self._parameters.vector.numpy(force=True).copy(),
+            "adam_exp_avg": self.exp_avg.numpy(force=True).copy(),
+            "adam_exp_avg_sq": self.exp_avg_sq.numpy(force=True).copy(),
             "adam_steps": np.array(self.steps, np.int64),
         }
 
@@ -101,8 +110,8 @@ class FlatAdam:
                     f"{current.shape} and {current.dtype}: was it saved with another model or env section?"
                 )
         self._parameters.load(np.asarray(state["parameters"]))
-        self.exp_avg.numpy()[...] = state["adam_exp_avg"]
-        self.exp_avg_sq.numpy()[...] = state["adam_exp_avg_sq"]
+        for moment, name in ((self.exp_avg, "adam_exp_avg"), (self.exp_avg_sq, "adam_exp_avg_sq")):
+            moment.copy_(torch.tensor(np.ascontiguousarray(state[name])))
         self.steps = int(state["adam_steps"])
 
 
@@ -110,7 +119,7 @@ class FlatAdam:
 class ReducedGradient:
     """What `reduce_gradient` found. Equal on all learners."""
 
-    vector: Vector
+    vector: Vector | Tensor
     """float32 [size], sum over all samples of all learners; read-only, valid until the next backward pass"""
     scale: float
     """what makes the vector the mean over the samples, with its norm clipped"""
@@ -129,9 +138,9 @@ class ReducedGradient:
 
 def open_gradient(parameters: FlatParameters, reducer: Reducer) -> None:
     """Let the gradient lie where the reducer sums it, and set it to zero. Collective the first time, then local."""
-    memory = reducer.open_gradient(parameters.size, parameters.vectors_only)
-    if parameters.gradient.data_ptr() != memory.ctypes.data:
-        parameters.use_gradient(torch.from_numpy(memory))
+    memory = torch.as_tensor(reducer.open_gradient(parameters.size, parameters.vectors_only))
+    if parameters.gradient.data_ptr() != memory.data_ptr():
+        parameters.use_gradient(memory)
         parameters.on_gradient(None)
     parameters.zero_gradient()
 

@@ -27,7 +27,7 @@ class Impala(ActorCriticAlgorithm):
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """One V-trace gradient step. Collective over the learners: two calls of the reducer."""
-        metrics = Metrics(METRICS)
+        metrics = Metrics(METRICS, self.parameters.vector.device)
         open_gradient(self.parameters, reducer)
         loss_sum = 0.0
         unroll_length, num_columns = batch.fields["reward"].shape

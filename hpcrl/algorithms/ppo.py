@@ -61,7 +61,7 @@ class PPO(ActorCriticAlgorithm):
         Raises ValueError when the batch of all learners has fewer env_steps than num_minibatches.
         """
         before = self.state()
-        metrics = Metrics(METRICS)
+        metrics = Metrics(METRICS, self.parameters.vector.device)
         learning_rate = self.learning_rate(progress)
         samples = self._samples(batch, reducer)
         metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
@@ -111,7 +111,7 @@ class PPO(ActorCriticAlgorithm):
     def _values(self, obs: Tensor) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
         flat = rows(obs)
-        values = torch.empty(len(flat))
+        values = torch.empty(len(flat), device=flat.device)
         with torch.no_grad():
             for start in range(0, len(flat), self.chunk_rows):
                 stop = start + self.chunk_rows
@@ -146,7 +146,7 @@ class PPO(ActorCriticAlgorithm):
         open_gradient(self.parameters, reducer)
         count, kl_sum = 0, 0.0
         if len(index):
-            count, kl_sum = self._backward(samples.take(index), reducer, metrics)
+            count, kl_sum = self._backward(samples.take(index.to(samples.obs.device)), reducer, metrics)
         return reduce_gradient(reducer, count, kl_sum, self.config.max_grad_norm)
 
     def _backward(self, samples: Samples, reducer: Reducer, metrics: Metrics) -> tuple[int, float]:

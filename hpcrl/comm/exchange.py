@@ -55,11 +55,12 @@ class Exchange:
         self.sent_bytes = 0
         """Payload of all messages of this rank so far."""
         count, elements = len(nodes.ranks), SEGMENT_BYTES // 4
-        length = elements * (count if form == "two_phase" else 1)
-        self._segments = [(start, min(start + length, size)) for start in range(0, size, length)]
-        self.next_tag = first_tag + max(2 * len(self._segments), 1)
+        self._segments = [(start, min(start + elements, size)) for start in range(0, size, elements)]
+        self.next_tag = first_tag + max(len(self._segments), 2)
         """The first tag that is free for another exchange."""
-        self._pieces = np.empty((count, min(size, elements * len(self._segments))), np.float32)
+        self._parts = [slice(part.start, part.stop) for part in (share(size, count, n) for n in range(count))]
+        longest = size if form == "all_gather" else len(share(size, count, 0))
+        self._pieces = np.empty((count, longest), np.float32)
         self._own = np.empty(size if form == "two_phase" or codec else 0, np.float32)
         self._encoded = np.empty((count, codec.nbytes if codec else 0), np.uint8)
 
@@ -98,29 +99,31 @@ class Exchange:
         yield from _completed(sends)
 
     def _two_phase(self, local: Local, out: Vector) -> Iterator[None]:
-        phases = [self._two_phase_segment(index, local, out) for index in range(len(self._segments))]
-        while phases:
-            phases = [phase for phase in phases if next(phase, "over") is None]
-            yield
-
-    def _two_phase_segment(self, index: int, local: Local, out: Vector) -> Iterator[None]:
         """Pieces to their owners, which add them up and give everybody the sum."""
-        nodes, (a, b) = self._nodes, self._segments[index]
-        cuts = [share(b - a, len(nodes.ranks), node) for node in range(len(nodes.ranks))]
-        parts = [slice(a + cut.start, a + cut.stop) for cut in cuts]
-        mine, own = nodes.mine, parts[nodes.mine]
-        first = index * (SEGMENT_BYTES // 4)
-        rooms = [row[first : first + own.stop - own.start] for row in self._pieces]
-        arrivals = self._receive_all([(rank, rooms[node]) for node, rank in nodes.others], 2 * index)
-        sums = self._receive_all([(rank, out[parts[node]]) for node, rank in nodes.others], 2 * index + 1)
-        yield
-        whole = local(a, b, self._own[a:b])
-        sends = self._send_all([(rank, whole[cuts[node]]) for node, rank in nodes.others], 2 * index)
-        yield from _completed(arrivals)
-        rooms[mine] = whole[cuts[mine].start : cuts[mine].stop]
+        parts, mine = self._parts, self._nodes.mine
+        own = parts[mine]
+        rooms = [row[: own.stop - own.start] for row in self._pieces]
+
+        def piece(node: int) -> Vector:
+            return local(parts[node].start, parts[node].stop, self._own[parts[node]])
+
+        yield from self._in_rounds(piece, rooms, tag=0)
+        rooms[mine] = piece(mine)
         sum_into(out[own], rooms)
-        sends += self._send_all([(rank, out[own]) for _, rank in nodes.others], 2 * index + 1)
-        yield from _completed(sums + sends)
+        yield from self._in_rounds(lambda node: out[own], [out[part] for part in parts], tag=1)
+
+    def _in_rounds(self, give: Callable[[int], Vector], rooms: Sequence[Vector], tag: int) -> Iterator[None]:
+        """`give(node)` to every other node, what it gives to `rooms[node]`.
+
+        In each round a node sends to one and receives from one: with all messages at once, so that several send to
+        one node at a time, 16 MB between 4 nodes took 1.8 x as long at 1 Gbit/s.
+        """
+        ranks, mine = self._nodes.ranks, self._nodes.mine
+        for step in range(1, len(ranks)):
+            to, source = (mine + step) % len(ranks), (mine - step) % len(ranks)
+            requests = self._receive_all([(ranks[source], rooms[source])], tag)
+            requests += self._send_all([(ranks[to], give(to))], tag)
+            yield from _completed(requests)
 
     def _compressed(self, codec: Codec, local: Local, out: Vector) -> Iterator[None]:
         encoded, mine = self._encoded, self._nodes.mine

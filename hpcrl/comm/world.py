@@ -84,7 +84,7 @@ class World:
     learners: LearnerComms | None
     node: Node
     seats: list[dict[str, Any]]
-    """One record per world rank: node, local_rank, cores, threads, pid."""
+    """One record per world rank: node, local_rank, cores, threads, pid, device (that of a learner)."""
     attempt: int = 1
     _by_class: dict[Traffic, MPI.Intracomm] = field(default_factory=dict)
     senders: list[SendingEnd] = field(default_factory=list)
@@ -222,7 +222,8 @@ def open_world(
     comm = MPI.Intracomm(parent.Dup())
     host = _node_name(comm) if nodes is None else nodes[comm.rank]
     cores = sorted(os.sched_getaffinity(0))
-    seats = comm.allgather({"node": host, "cores": cores, "threads": threads, "pid": os.getpid()})
+    seat = {"node": host, "cores": cores, "threads": threads, "pid": os.getpid(), "device": "cpu"}
+    seats = comm.allgather(seat)
     for rank, seat in enumerate(seats):
         seat["local_rank"] = sum(other["node"] == seat["node"] for other in seats[:rank])
     names = [seat["node"] for seat in seats]

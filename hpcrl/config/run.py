@@ -89,6 +89,7 @@ class RunConfig(Config):
                 f"algorithm.num_minibatches={self.algorithm.num_minibatches} is more than the {env_steps} env_steps "
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
+        self._check_device()
         if self.scheme == "pipeline":
             self._check_pipeline()
         elif self.algorithm.batch_trajectories not in (None, acting):
@@ -97,6 +98,24 @@ class RunConfig(Config):
                 f"the {acting} ranks gives one trajectory per update; leave it null"
             )
         return self
+
+    def _check_device(self) -> None:
+        """What sums by torch.distributed, and gradients on a device, cannot do."""
+        device, reduction = self.ranks.learner_device, self.reduction
+        if device == "cpu" and reduction.form != "torch":
+            return
+        why = f"ranks.learner_device={device}" if device != "cpu" else "reduction.form=torch"
+        other = "ranks.learner_device=cpu" if device != "cpu" else "reduction.form=auto"
+        for key, value, allowed in (
+            ("compression", reduction.compression, "none"),
+            ("shard_optimizer", reduction.shard_optimizer, False),
+            ("exchange", "all_gather" if reduction.exchange == "auto" else reduction.exchange, "all_gather"),
+        ):
+            if value != allowed:
+                raise ValueError(
+                    f"reduction.{key}={str(value).lower()} is not there with {why}; use {other} or "
+                    f"reduction.{key}={str(allowed).lower()}"
+                )
 
     def _check_pipeline(self) -> None:
         ranks, lag, batch = self.ranks, self.lag, self.batch_trajectories

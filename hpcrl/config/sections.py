@@ -40,6 +40,9 @@ class RanksConfig(Config):
     """Ranks that compute gradients (pipeline)."""
     workers: int = Field(1, ge=1)
     """Ranks that act and learn (synchronous)."""
+    learner_device: Literal["cpu", "cuda", "auto"] = "cpu"
+    """Where learners (synchronous: workers) keep parameters and compute updates. cuda: each on a GPU of its node, in
+    turn; auto: cuda where every learner has one, else cpu. Actors stay on the CPU."""
 
 
 class LagConfig(Config):
@@ -121,8 +124,11 @@ class CommConfig(Config):
 class ReductionConfig(Config):
     """How learners (or synchronous workers) sum their gradients."""
 
-    form: Literal["auto", "shared", "messages"] = "auto"
-    """Inside a node. shared: sums in shared memory; messages: MPI collectives; auto: shared where there is enough."""
+    form: Literal["auto", "shared", "messages", "torch"] = "auto"
+    """Inside a node. shared: sums in shared memory; messages: MPI collectives; auto: shared where there is enough.
+    torch: gradients by torch.distributed, also across nodes (gloo); on GPUs that is always so (nccl)."""
+    timeout_s: float = Field(600.0, gt=0)
+    """By torch.distributed: a sum of gradients that takes longer ends the job."""
     exchange: Literal["auto", "all_gather", "two_phase"] = "auto"
     """Across nodes. all_gather: every shard to every node; two_phase: pieces to their owners, then the sums to all;
     auto: whichever moves fewer bytes for this number of nodes and this compression."""

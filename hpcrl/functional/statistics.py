@@ -37,7 +37,8 @@ def global_moments(values: Tensor, valid: Tensor, sum_: Sum) -> Moments:
         sum_: sums a float64 vector over all learners; `lambda vector: None` for one.
     """
     chosen = values[valid].double()
-    first = torch.stack((torch.tensor(float(chosen.numel()), dtype=torch.float64), chosen.sum()))
+    samples = torch.tensor(float(chosen.numel()), dtype=torch.float64, device=chosen.device)
+    first = torch.stack((samples, chosen.sum()))
     sum_(first)
     count, total = first.tolist()
     mean = total / max(count, 1.0)

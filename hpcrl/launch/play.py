@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from hpcrl.comm.control import Control
+from hpcrl.comm.devices import Kind, agree_on_devices
 from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import fit, share
 from hpcrl.comm.signals import SignalFlag
@@ -53,12 +54,16 @@ def play(
     except ConfigError as error:
         raise Refused(str(error)) from error
     world = open_world(comm_world, config, environment["threads_per_rank"])
+    try:
+        device = agree_on_devices(world, config.ranks.learner_device)
+    except ConfigError as error:
+        raise Refused(str(error)) from error
     who = _identify(world, board)
     _set_up_logging(config, world, who)
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
     specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
-    specs = _agree(world, specs_rank, lambda: _make_specs(config))
+    specs = _agree(world, specs_rank, lambda: _make_specs(config, device))
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
@@ -131,7 +136,7 @@ def _agree(world: World, root: int, make: Callable[[], T]) -> T:
     return answer[1]
 
 
-def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec, int]:
+def _make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and trajectories, and the number of parameters."""
     from hpcrl.algorithms import make_algorithm
     from hpcrl.envs import make_env_spec
@@ -140,6 +145,10 @@ def _make_specs(config: RunConfig) -> tuple[EnvSpec, TrajectorySpec, int]:
     algorithm = make_algorithm(
         config, env
     )  # now, so that a network that does not fit is refused before anything is made
+    if device not in algorithm.devices:
+        raise ConfigError(
+            f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
+        )
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
     layout = trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.extra_fields)
     return env, layout, algorithm.parameters.size

@@ -104,6 +104,7 @@ class Results:
         for placement in placements:
             seat = world.seats[placement.world_rank]
             cores = ranges(seat["cores"])
+            device = seat["device"] if placement.role in ("learner", "worker") else "cpu"
             self.writer.add(
                 "ranks",
                 table_row(
@@ -113,14 +114,14 @@ class Results:
                     role_rank=placement.role_rank,
                     node=seat["node"],
                     local_rank=seat["local_rank"],
-                    device="cpu",
+                    device=device,
                     cores=cores,
                     threads=seat["threads"],
                     pid=seat["pid"],
                 ),
             )
             role = f"{placement.role} {placement.role_rank}"
-            table.add_row(str(placement.world_rank), role, seat["node"], "cpu", cores, str(seat["threads"]))
+            table.add_row(str(placement.world_rank), role, seat["node"], device, cores, str(seat["threads"]))
         self._console.print(table)
         for sentence in crowded_nodes(world.seats):
             _log.warning("%s: expect them to take turns", sentence)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 
 class FlatParameters:
-    """One float32 CPU vector behind all parameters of a module, and one behind their gradients.
+    """One float32 vector behind all parameters of a module, and one behind their gradients.
 
     The module's parameters and gradients become views: writing the vector changes the module at once, and a
     backward pass adds into `gradient`. Order and size are those of `module.parameters()`. Both vectors may be moved
@@ -23,7 +23,6 @@ class FlatParameters:
     Attributes:
         vector: float32 [size], the parameters.
         gradient: float32 [size], their gradients; zero until a backward pass.
-        numpy: float32 [size], numpy view of `vector` (same memory).
         ranges: where each parameter lies in the vectors.
         vectors_only: the ranges of parameters with one dimension or none: biases, scales.
     """
@@ -53,7 +52,7 @@ class FlatParameters:
     def use_vector(self, memory: Tensor) -> None:
         """Let the parameters be views of `memory`, float32 [size], with the values that stand there."""
         self.vector = memory
-        self.numpy: npt.NDArray[np.float32] = memory.numpy()
+        self._numpy = memory.numpy() if memory.device.type == "cpu" else None
         for parameter, part in zip(self._parameters, self.ranges, strict=True):
             parameter.data = memory[part.start : part.stop].view(parameter.shape)
 
@@ -62,11 +61,11 @@ class FlatParameters:
 
         It must outlive every use of the module. Raises ValueError for another shape or dtype.
         """
-        if vector is self.numpy:
+        if vector is self._numpy:
             return
         self._check(vector)
         self.use_vector(torch.from_numpy(vector))
-        self.numpy = vector
+        self._numpy = vector
 
     def use_gradient(self, memory: Tensor) -> None:
         """Let the gradients be views of `memory`, float32 [size]."""
@@ -85,6 +84,18 @@ class FlatParameters:
             hook = partial(_call_with_index, callback, index)
             self._hooks.append(parameter.register_post_accumulate_grad_hook(hook))  # type: ignore[no-untyped-call]
 
+    def move(self, device: torch.device) -> None:
+        """Keep the parameters on `device` from here on; the gradient there is zero, in memory of its own."""
+        self.use_vector(self.vector.to(device))
+        self.use_gradient(torch.zeros_like(self.vector))
+
+    @property
+    def numpy(self) -> npt.NDArray[np.float32]:
+        """float32 [size], numpy view of `vector` (same memory). Raises RuntimeError for parameters on a device."""
+        if self._numpy is None:
+            raise RuntimeError(f"parameters on {self.vector.device} have no numpy view")
+        return self._numpy
+
     @property
     def size(self) -> int:
         """Number of parameters."""
@@ -97,14 +108,14 @@ class FlatParameters:
     def load(self, values: npt.NDArray[Any]) -> None:
         """Copy float32 `values` [size] into the parameters. Raises ValueError for another shape or dtype."""
         self._check(values)
-        self.numpy[...] = values
+        self.vector.copy_(torch.tensor(np.ascontiguousarray(values)))
 
     def sha256(self) -> str:
         """Hexadecimal digest of the parameters' bytes: equal digests, equal networks."""
-        return hashlib.sha256(self.numpy.tobytes()).hexdigest()
+        return hashlib.sha256(self.vector.cpu().numpy().tobytes()).hexdigest()
 
     def _check(self, values: npt.NDArray[Any]) -> None:
-        if values.shape != self.numpy.shape or values.dtype != np.float32:
+        if values.shape != (self.size,) or values.dtype != np.float32:
             raise ValueError(
                 f"parameters have shape {values.shape} and dtype {values.dtype}; "
                 f"this network needs ({self.size},) float32: was it saved with another model or env section?"

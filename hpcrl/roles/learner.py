@@ -35,6 +35,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
                 learning.poll()
                 yield False
             yield from publication.meet()
+        publication.poll()
         learning.poll()
         was_stopping = learning.stopping
         if learning.vote():

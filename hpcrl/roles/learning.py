@@ -6,22 +6,30 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from hpcrl.algorithms import Algorithm, Batch
+from hpcrl.algorithms import Algorithm, Batch, Reducer
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
+from hpcrl.models.staging import BatchStaging
 from hpcrl.roles.evaluation import evaluate
+from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
-from hpcrl.storage.checkpoint import Given, Saved, Values
+from hpcrl.storage.checkpoint import Given
 from hpcrl.storage.dump import dump_arrays
+
+if TYPE_CHECKING:
+    from hpcrl.comm.device_sum import DeviceReducer
+
+Fields = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
@@ -45,36 +53,44 @@ class Learning:
 
         `cut_ahead`: updates from the decision for a cut to the cut itself.
         """
-        if session.world.learners is None:
-            raise RuntimeError(f"rank {session.world.rank} has no learner communicator")
+        world = session.world
+        if world.learners is None:
+            raise RuntimeError(f"rank {world.rank} has no learner communicator")
         self._session = session
         self._placement = placement
         self._timers = timers
         self.algorithm = algorithm
         config = session.config
         self._reducer = HierarchicalReducer(
-            session.world.learners, session.world.waiter, config.reduction, debug=config.comm.debug
+            world.learners, world.waiter, config.reduction, debug=config.comm.debug
         )
         self._cut_ahead = cut_ahead
         self.cut_at: int | None = None
         """The update at which the next cut lies, once agreed on."""
         self.stopping = False
         """The run ends with that cut."""
-        self.updates = 0
-        self.env_steps = 0
-        self._nonfinite = 0
-        saved = session.cuts.saved
-        if saved is not None:
-            first = f"{placement.role}-0"
-            saved.restore(first, "algorithm", self._load_algorithm)
-            saved.restore(first, "counters", self._load_counters)
+        self._counters = Counters()
+        restore_learner(session, placement, algorithm, self._counters)
         self._reducer.broadcast_array(algorithm.parameters.numpy)
         if config.reduction.shard_optimizer:
             self._share_optimizer()
-        if saved is not None:
-            self._restore_reducer(saved)
+        restore_reducer(session, placement, algorithm, self._reducer)
+        device = torch.device(world.seats[world.rank]["device"])
+        self._staging = BatchStaging(device)
+        self._device_reducer = self._move_to(device, world.learners)
+        self._summed: Reducer = self._device_reducer or self._reducer
         if self.is_root:
-            _log.info("%s", self._reducer.description)
+            _log.info("%s", (self._device_reducer or self._reducer).description)
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run."""
+        return self._counters.updates
+
+    @property
+    def env_steps(self) -> int:
+        """Valid env_steps trained on, of the whole run."""
+        return self._counters.env_steps
 
     @property
     def is_root(self) -> bool:
@@ -153,22 +169,22 @@ class Learning:
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
         """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
         session, started = self._session, perf_counter()
-        fields = self._fields(trajectories)
+        fields, tensors = self._staging.stage(self._fields(trajectories))
         batch = Batch(
-            fields=fields, column_offset=column_offset, total_columns=total_columns, update=self.updates
+            fields=tensors, column_offset=column_offset, total_columns=total_columns, update=self.updates
         )
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
-        result = self.algorithm.update(batch, self._reducer, progress)
+        result = self.algorithm.update(batch, self._summed, progress)
         self._timers.add("algorithm.update", perf_counter() - started)
         histogram = self._lag_histogram(fields)
-        slots = fields["valid"].numel()
+        slots = fields["valid"].size
         totals = np.array([*histogram, slots], np.float64)
         with self._timers("reducer.mean_gradients"):
             self._reducer.sum_array(totals)
         valid = float(totals[:-1].sum())
-        self.updates += 1
-        self.env_steps += int(valid)
+        self._counters.updates += 1
+        self._counters.env_steps += int(valid)
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
@@ -183,6 +199,8 @@ class Learning:
         Collective over the learners: the others wait for the root, however long the evaluation takes.
         """
         session, config = self._session, self._session.config
+        if self._device_reducer is not None:
+            self.algorithm.move(torch.device("cpu"))  # to be saved, and to act in the evaluation
         row = table_row(
             "learners",
             role_rank=self._placement.role_rank,
@@ -207,6 +225,8 @@ class Learning:
             evaluate(session, self._placement, self.algorithm, self.updates, self.env_steps)
         self._reducer.barrier()
         self.algorithm.release()
+        if self._device_reducer is not None:
+            self._device_reducer.close()
         self._reducer.close()
 
     @property
@@ -215,39 +235,20 @@ class Learning:
         return self._session.config.deterministic and self._cut_ahead > 0
 
     def _write(self, others: Mapping[str, Given]) -> None:
-        components: dict[str, Given] = {"reducer": self._reducer.state(), **others}
-        if self.is_root:
-            components["algorithm"] = self.algorithm.state()
-            components["counters"] = {
-                "updates": self.updates,
-                "env_steps": self.env_steps,
-                "nonfinite": self._nonfinite,
-            }
-        self._session.cuts.write(self.updates, self._placement, components)
+        own = learner_components(self.algorithm, self._counters, self._reducer, root=self.is_root)
+        self._session.cuts.write(self.updates, self._placement, {**own, **others})
 
-    def _load_algorithm(self, values: Values) -> None:
-        self.algorithm.load_state({name: np.asarray(value) for name, value in values.items()})
+    def _move_to(self, device: torch.device, learners: LearnerComms) -> DeviceReducer | None:
+        """Learn on `device`; what sums gradients there, if they are not summed in host memory."""
+        waiter, reduction = self._session.world.waiter, self._session.config.reduction
+        if device.type == "cpu" and reduction.form != "torch":
+            return None
+        from hpcrl.comm.device_sum import DeviceReducer
 
-    def _load_counters(self, values: Values) -> None:
-        self.updates, self.env_steps = int(values["updates"]), int(values["env_steps"])
-        self._nonfinite = int(values["nonfinite"])
-
-    def _restore_reducer(self, saved: Saved) -> None:
-        """Collective over the learners."""
-        role = self._placement.role
-        self._reducer.open_gradient(self.algorithm.parameters.size, self.algorithm.parameters.vectors_only)
-
-        def load(values: Values) -> None:
-            self._reducer.load_state({name: np.asarray(value) for name, value in values.items()})
-
-        try:
-            if len(saved.of_role(role)) != len(self._session.world.plan.ranks(role)):
-                raise ValueError("another number of learners")
-            saved.restore(f"{role}-{self._placement.role_rank}", "reducer", load)
-        except ValueError as error:
-            if self._session.config.reduction.compression != "none":
-                text = f"what compression kept for the next gradient is lost: {error}"
-                record_event(self._session, self._placement, "residual_lost", text)
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+        self.algorithm.move(device)
+        return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s)
 
     def _share_optimizer(self) -> None:
         vectors = [vector.numpy() for vector in self.algorithm.vectors()]
@@ -258,38 +259,38 @@ class Learning:
                 [torch.from_numpy(one) for one in memories], own, self._reducer.wait_for_node
             )
 
-    def _fields(self, trajectories: list[Trajectory]) -> dict[str, torch.Tensor]:
-        if len(trajectories) == 1:
-            return {name: torch.from_numpy(array) for name, array in trajectories[0].fields.items()}
+    def _fields(self, trajectories: list[Trajectory]) -> dict[str, list[npt.NDArray[Any]]]:
+        """The arrays of each field, to be joined along their columns; at least one."""
+        if trajectories:
+            names = trajectories[0].fields
+            return {name: [trajectory.fields[name] for trajectory in trajectories] for name in names}
         spec = self._session.trajectory_spec
-        joined: dict[str, npt.NDArray[Any]] = {}
-        for field in spec.fields:
-            arrays = [trajectory.fields[field.name] for trajectory in trajectories]
-            empty = np.empty((spec.unroll_length + field.extra_step, 0, *field.shape), field.dtype)
-            joined[field.name] = np.concatenate(arrays, axis=1) if arrays else empty
-        return {name: torch.from_numpy(array) for name, array in joined.items()}
+        return {
+            field.name: [np.empty((spec.unroll_length + field.extra_step, 0, *field.shape), field.dtype)]
+            for field in spec.fields
+        }
 
-    def _lag_histogram(self, fields: dict[str, torch.Tensor]) -> npt.NDArray[np.int64]:
+    def _lag_histogram(self, fields: Fields) -> npt.NDArray[np.int64]:
         """Valid env_steps by lag 0..max_lag. Raises RuntimeError when the lag contract was broken."""
         max_lag = self._session.config.lag.max_lag
-        lag = self.updates - fields["parameter_version"].numpy()[fields["valid"].numpy()]
+        lag = self.updates - fields["parameter_version"][fields["valid"]]
         if lag.size and (lag.min() < 0 or lag.max() > max_lag):
             raise RuntimeError(f"lag {lag.min()}..{lag.max()} outside 0..lag.max_lag={max_lag}")
         return np.bincount(lag, minlength=max_lag + 1)
 
-    def _guard(self, applied: bool, fields: dict[str, torch.Tensor]) -> None:
-        self._nonfinite = 0 if applied else self._nonfinite + 1
+    def _guard(self, applied: bool, fields: Fields) -> None:
+        self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1
         if applied:
             return
         name = f"nonfinite-update{self.updates:06d}-learner{self._placement.role_rank}.h5"
         path: Path = self._session.run_dir / "logs" / name
-        dump_arrays(path, {name: tensor.numpy() for name, tensor in fields.items()})
+        dump_arrays(path, fields)
         most = self._session.config.algorithm.max_nonfinite_updates
         text = (
             f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
         )
         record_event(self._session, self._placement, "nonfinite_update", text)
-        if self._nonfinite >= most:
+        if self._counters.nonfinite >= most:
             self._session.fail(
                 ExitCode.LEARNING_FAILED,
                 f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)",

@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.stream import Sender, Tag, all_drained
+from hpcrl.models.staging import HostCopy
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.session import RoleLoop, Session
 
@@ -21,25 +22,45 @@ class Publication:
         self._publisher = session.parameters.publisher if placement.role_rank == 0 else None
         shards = world.plan.ranks("replay") if placement.role_rank == 0 else []
         self._versions: list[Sender] = [world.sender(rank, Tag.VERSION) for rank in shards]
+        self._copy = HostCopy()
+        self._version: int | None = None
+        """Whose parameters are on their way to host memory."""
 
     def publish(self, version: int) -> None:
-        """Make the learner's parameters that version, on learner 0; waits for nobody."""
+        """Make the learner's parameters that version, on learner 0.
+
+        Waits for nobody: parameters on a device are published by a later `poll`, and may change meanwhile.
+        """
         if self._publisher is not None:
-            self._publisher.publish(version, self._parameters.numpy)
-        for sender in self._versions:
-            sender.send(np.array([version, 0], np.int64))
-        self._exchange.poll()
+            if self._version is not None:
+                self._copy.wait()  # begun an update ago
+                self._hand_over(self._version)
+            self._copy.start(self._parameters.vector)
+            self._version = version
+        self.poll()
 
     def mark(self, update: int) -> None:
         """After the versions before it: a cut lies at `update`. On learner 0, to the replay ranks."""
+        if self._version is not None:
+            self._copy.wait()
+            self._hand_over(self._version)
         for sender in self._versions:
             sender.send(np.array([update, 1], np.int64))
 
     def poll(self) -> None:
         """Progress."""
+        if self._version is not None and self._copy.ready():
+            self._hand_over(self._version)
         self._exchange.poll()
         for sender in self._versions:
             sender.poll()
+
+    def _hand_over(self, version: int) -> None:
+        self._version = None
+        if self._publisher is not None:
+            self._publisher.publish(version, self._copy.array)
+        for sender in self._versions:
+            sender.send(np.array([version, 0], np.int64))
 
     def meet(self) -> RoleLoop:
         """Yield until every learner has come here. Collective over the learners.
@@ -54,7 +75,8 @@ class Publication:
                 yield False
 
     def close(self) -> None:
-        """No more versions."""
+        """No more versions; one that has not been published yet is forgotten."""
+        self._version = None
         if self._publisher is not None:
             self._publisher.close()
         for sender in self._versions:

@@ -19,6 +19,9 @@ CHAIN = {"id": "chain", "engine": "toy", "num_envs": 8}
 BANDIT = {"id": "bandit", "engine": "toy", "num_envs": 8, "kwargs": {"noise_std": 1.0}}
 """Rewards are drawn from the environments' own random streams."""
 
+SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
+"""At most cuts a trajectory is under way."""
+
 
 def layout(size):
     """Ranks of a pipeline in a world of this size, which is not 2."""

@@ -33,10 +33,11 @@ def test_sums_in_a_node(comm):
     hpcrl, messages = "4 KB, hpcrl", "4 KB, hpcrl by messages"
     want = {(hpcrl, "memcpy by every rank"), (hpcrl, "model, hpcrl")}
     if comm.size > 1:
-        want |= {(hpcrl, "library's Allreduce"), (hpcrl, "torch gloo"), (messages, "library's Allreduce")}
+        references = ("memcpy to shared memory", "library's Allreduce", "torch gloo")
+        want |= {(hpcrl, reference) for reference in references} | {(messages, "library's Allreduce")}
     assert {pair for pair in pairs if pair[0].startswith("4 KB")} == want
     assert len(pairs) == 2 * len(want)
-    assert len(cases) == 2 * (6 if comm.size > 1 else 3)
+    assert len(cases) == 2 * (7 if comm.size > 1 else 3)
 
 
 def test_sums_between_nodes(comm):
@@ -120,7 +121,10 @@ def test_publication(comm):
         for size in ("4 KB", "293 KB")
         for way in ("in the node", "by messages")
         for pair in (
-            (f"{size}, {way}, learner held", f"{size}, {way}, memcpy"),
+            (f"{size}, {way}, learner held", f"{size}, {way}, memcpy to own memory"),
             (f"{size}, {way}, last actor has it", None),
         )
+    } | {
+        (f"{size}, in the node, learner held", f"{size}, in the node, memcpy to shared memory")
+        for size in ("4 KB", "293 KB")
     }

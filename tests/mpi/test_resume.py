@@ -12,6 +12,7 @@ from hpcrl.storage.components import COMPONENTS
 from tests.mpi.resume_support import (
     BANDIT,
     CHAIN,
+    SLOW,
     attempt,
     cut_run,
     folder,
@@ -55,7 +56,12 @@ def test_synchronous(comm, env):
     check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 8, 11])
 
 
-@pytest.mark.parametrize("env", [CHAIN, BANDIT], ids=["chain", "bandit"])
+def test_gradients_by_torch(comm):
+    """As on GPUs: the algorithm leaves host memory, as far as it knows, and is saved from there."""
+    check_cut_run(comm, synchronous(comm.size, reduction={"form": "torch"}), [4])
+
+
+@pytest.mark.parametrize("env", [CHAIN, BANDIT, SLOW], ids=["chain", "bandit", "slow"])
 @pytest.mark.parametrize("max_lag", [0, 1])
 def test_pipeline(comm, env, max_lag):
     with half(comm) as world:

@@ -86,12 +86,14 @@ def test_a_mistake_that_shows_after_mpi_has_started_is_a_wrong_configuration(tmp
     assert ended.run_dir is None
 
 
-def test_rewards_that_are_not_finite_are_never_learned_from(tmp_path):
+@pytest.mark.parametrize("form", ["auto", "torch"])
+def test_rewards_that_are_not_finite_are_never_learned_from(tmp_path, form):
     """Only the second actor's are; no learner applies the update, and the run ends by itself."""
     settings = (
         'env.kwargs={"fault": "nan", "at_step": 0, "index": 5}',
         *("env.id=failing", "ranks.actors=2", "ranks.learners=2"),
         "deterministic=true",  # one trajectory of each actor in every batch
+        f"reduction.form={form}",
     )
     ended = run(tmp_path, FOREVER, *settings)
     assert ended.code == 4, ended.stderr

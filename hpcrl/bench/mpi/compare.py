@@ -73,7 +73,7 @@ def shown(value: float, unit: str) -> str:
         return f"{value:.2f} {unit}".strip()
     if value >= 1:
         return f"{value:.3g} s"
-    return f"{value * 1e3:.3g} ms" if value >= 1e-3 else f"{value * 1e6:.3g} us"
+    return f"{value * 1e3:.3g} ms" if value >= 0.9995e-3 else f"{value * 1e6:.3g} us"
 
 
 def render(result: Mapping[str, Any]) -> Group:

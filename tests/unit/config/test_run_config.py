@@ -33,6 +33,18 @@ CONTRADICTIONS = {
         {"ranks": {"actors": 3, "replay": 3}} | ppo(batch_trajectories=2),
         ["algorithm.batch_trajectories=2", "ranks.replay=3"],
     ),
+    "compression on a device": (
+        {"ranks": {"learner_device": "cuda"}, "reduction": {"compression": "bf16"}},
+        ["reduction.compression=bf16", "ranks.learner_device=cpu", "reduction.compression=none"],
+    ),
+    "a divided optimizer on whatever device": (
+        {"ranks": {"learner_device": "auto"}, "reduction": {"shard_optimizer": True}},
+        ["reduction.shard_optimizer=true", "ranks.learner_device=auto", "reduction.shard_optimizer=false"],
+    ),
+    "two phases by torch.distributed": (
+        {"reduction": {"form": "torch", "exchange": "two_phase"}},
+        ["reduction.exchange=two_phase", "reduction.form=torch", "reduction.exchange=all_gather"],
+    ),
     "deterministic and loose": (
         {"deterministic": True, "lag": {"max_lag": 2}},
         ["deterministic", "lag.max_lag"],
