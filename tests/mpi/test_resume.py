@@ -69,6 +69,24 @@ def test_pipeline(comm, env, max_lag):
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
+def test_stopped_at_any_moment(comm, deterministic):
+    """Also while a checkpoint is under way, which is given up then, or awaited where everything counts."""
+    settings = {"checkpoint": {"every_seconds": None, "every_updates": 1}, "budget": {"env_steps": 500}}
+    with half(comm) as world, folder(world) as path:
+        settings = pipeline(world.size, 1, env=SLOW, deterministic=deterministic, **settings)
+        codes = [
+            attempt(world, path, settings, resume="if-exists", stop_after_s=0.03 + 0.017 * number)
+            for number in range(5)
+        ]
+        assert set(codes) <= {0, 75}
+        assert attempt(world, path, settings, resume="must") == 0
+        updates = on_root(world, read_table, path, "updates")["update"].tolist()
+        assert updates == list(range(1, len(updates) + 1))
+        if deterministic:
+            assert weights(world, path) == weights_of_whole(world, settings | {"checkpoint": {}})
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
 def test_by_messages_alone(comm, deterministic):
     """As between nodes: marks, parts and trajectories travel by MPI."""
     settings = {"comm": {"transport": "messages"}, "checkpoint": {"every_seconds": None, "every_updates": 3}}
