@@ -53,7 +53,7 @@ def check_cut_run(comm, settings, stops):
 
 @pytest.mark.parametrize("env", [CHAIN, BANDIT], ids=["chain", "bandit"])
 def test_synchronous(comm, env):
-    check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 8, 11])
+    check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 9])
 
 
 def test_gradients_by_torch(comm):
@@ -61,11 +61,12 @@ def test_gradients_by_torch(comm):
     check_cut_run(comm, synchronous(comm.size, reduction={"form": "torch"}), [4])
 
 
-@pytest.mark.parametrize("env", [CHAIN, BANDIT, SLOW], ids=["chain", "bandit", "slow"])
-@pytest.mark.parametrize("max_lag", [0, 1])
-def test_pipeline(comm, env, max_lag):
+@pytest.mark.parametrize(
+    ("max_lag", "env"), [(0, CHAIN), (1, CHAIN), (1, BANDIT), (1, SLOW)], ids=["0", "1", "1 bandit", "1 slow"]
+)
+def test_pipeline(comm, max_lag, env):
     with half(comm) as world:
-        check_cut_run(world, pipeline(world.size, max_lag, env=env), [2, 5, 8, 11])
+        check_cut_run(world, pipeline(world.size, max_lag, env=env), [2, 5, 9])
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
@@ -76,7 +77,7 @@ def test_stopped_at_any_moment(comm, deterministic):
         settings = pipeline(world.size, 1, env=SLOW, deterministic=deterministic, **settings)
         codes = [
             attempt(world, path, settings, resume="if-exists", stop_after_s=0.03 + 0.017 * number)
-            for number in range(5)
+            for number in range(4)
         ]
         assert set(codes) <= {0, 75}
         assert attempt(world, path, settings, resume="must") == 0
