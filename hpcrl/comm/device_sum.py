@@ -7,6 +7,7 @@ the backend would take, so results have the same bits on all learners, from run 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,6 +50,8 @@ class DeviceReducer:
         self._gradient: DeviceGradient | None = None
         self.extra_sums: npt.NDArray[np.float64] = np.zeros(0)
         """float64, the sums of the extras of the last `finish`"""
+        self.finish_seconds = 0.0
+        """Spent in `finish` so far."""
 
     @property
     def description(self) -> str:
@@ -97,11 +100,14 @@ class DeviceReducer:
         """
         if self._gradient is None:
             raise RuntimeError("no gradient is open")
+        started = time.perf_counter()
         squares = self._gradient.sum()
         numbers = np.concatenate([np.array(extras, np.float64), squares])
         self._host.sum_array(numbers)
         self.extra_sums, self._gradient.squares = numbers[: len(extras)], numbers[len(extras) :]
-        return self._gradient.collect()
+        result = self._gradient.collect()
+        self.finish_seconds += time.perf_counter() - started
+        return result
 
     def square_sum(self) -> float:
         """Sum of the squares of the last result, in float64; equal on all learners. Local."""

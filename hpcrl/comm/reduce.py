@@ -6,6 +6,7 @@ power-of-two node sizes it does not even depend on how the learners are divided 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,8 @@ class HierarchicalReducer:
         self._sums: LearnerSums | None = None
         self.extra_sums = np.zeros(0)
         """float64, the sums of the extras of the last `finish`"""
+        self.finish_seconds = 0.0
+        """Spent in `finish` so far: on sums that did not overlap with the backward pass, and waiting for others."""
         if comms.group.size > 1:
             # numba is behind this: a second that a single learner need not pay
             from hpcrl.comm.learner_sums import LearnerSums
@@ -142,9 +145,12 @@ class HierarchicalReducer:
         """
         if self._opened < 0:
             raise RuntimeError("no gradient is open")
+        started = time.perf_counter()
         self._compare_fingerprint(6, self._gradient.memory.size, len(extras))
         self.extra_sums = np.array(extras, np.float64)
-        return self._gradient.finish(self.extra_sums, compress=self._compress)
+        result = self._gradient.finish(self.extra_sums, compress=self._compress)
+        self.finish_seconds += time.perf_counter() - started
+        return result
 
     def square_sum(self) -> float:
         """Sum of the squares of the last result: equal on all learners, whatever the division over nodes. Local."""

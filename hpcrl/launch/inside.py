@@ -36,15 +36,9 @@ def run_rank(
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
-    end_time = (
-        allocation_end() if situation.rank == 0 else None
-    )  # asks Slurm, which a process under MPI should not
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
+    # asks Slurm, which a process under MPI should not
+    end_time = allocation_end() if situation.rank == 0 else None
+    MPI = _start()
     refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
     if refusal is not None:
         board.done()
@@ -91,12 +85,7 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     `measure` does, which it must on all ranks; any other exception on any rank ends the whole job with RANK_FAILED.
     """
     limit_threads(threads_per_rank(situation.local_size, 1))
-    import mpi4py
-
-    mpi4py.rc.thread_level = "funneled"
-    mpi4py.rc.finalize = False
-    from mpi4py import MPI
-
+    MPI = _start()
     refusal = mismatch(situation, MPI.COMM_WORLD.size, MPI.Get_library_version())
     if refusal is not None:
         raise ConfigError(refusal)
@@ -114,3 +103,20 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     comm.Free()
     MPI.Finalize()
     return result
+
+
+def _start() -> Any:
+    """Start MPI, unless that has happened, and return the module. Collective over the world.
+
+    One thread calls MPI, but only if several might does MPICH give the core away inside blocking calls: else, with 4
+    ranks on 2 cores, a barrier took 7 ms instead of 0.04 and a sum of 1 MB 280 ms instead of 3.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False
+    mpi4py.rc.finalize = False
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    return MPI

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
 from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.inside import run_rank
 from hpcrl.launch.launcher import find_launcher, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look
 from hpcrl.launch.supervise import end_with_parent, leave, supervised
 from hpcrl.storage.resume import ResumeMode, check_start, finished
+
+_INITIALIZE = "MPI4PY_RC_INITIALIZE"
 
 
 def run_command(
@@ -31,7 +35,8 @@ def run_command(
     flag.install()
     situation = look()
     try:
-        config = load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
+        with _mpi_starts_later():
+            config = load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
         ended = finished(config, resume)  # asked by every rank: those that were started leave together
         if ended:
             if situation.rank == 0:
@@ -45,6 +50,19 @@ def run_command(
     if situation.in_world or 1 in (config.world_size, num_ranks):
         return join(config, situation, flag, resume)
     return start_world(config, flag, resume)
+
+
+@contextlib.contextmanager
+def _mpi_starts_later() -> Iterator[None]:
+    """Keep `from mpi4py import MPI` in a recipe from starting MPI: the process that loads it is not the rank."""
+    before = os.environ.get(_INITIALIZE)
+    os.environ[_INITIALIZE] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[_INITIALIZE]  # whatever an environment starts decides for itself
+        if before is not None:
+            os.environ[_INITIALIZE] = before
 
 
 def refuse_early(config: RunConfig, situation: Situation, resume: ResumeMode = "never") -> None:
@@ -63,8 +81,6 @@ def refuse_early(config: RunConfig, situation: Situation, resume: ResumeMode = "
 
 def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: ResumeMode = "never") -> int:
     """Be this process's rank, under a supervisor."""
-    from hpcrl.launch.inside import run_rank
-
     code = supervised(lambda board: run_rank(config, situation, board, flag, resume), flag)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 

@@ -6,19 +6,19 @@ import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
-from hpcrl.algorithms import Algorithm, Batch, Reducer
+from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
+from hpcrl.roles.batch import Fields, lag_histogram, parts_of
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
@@ -28,8 +28,6 @@ from hpcrl.storage.dump import dump_arrays
 
 if TYPE_CHECKING:
     from hpcrl.comm.device_sum import DeviceReducer
-
-Fields = dict[str, npt.NDArray[Any]]
 
 _log = logging.getLogger(__name__)
 
@@ -78,9 +76,9 @@ class Learning:
         device = torch.device(world.seats[world.rank]["device"])
         self._staging = BatchStaging(device)
         self._device_reducer = self._move_to(device, world.learners)
-        self._summed: Reducer = self._device_reducer or self._reducer
+        self._summed: HierarchicalReducer | DeviceReducer = self._device_reducer or self._reducer
         if self.is_root:
-            _log.info("%s", (self._device_reducer or self._reducer).description)
+            _log.info("%s", self._summed.description)
 
     @property
     def updates(self) -> int:
@@ -174,19 +172,20 @@ class Learning:
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
         """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
         session, started = self._session, perf_counter()
-        fields, tensors = self._staging.stage(self._fields(trajectories))
+        fields, tensors = self._staging.stage(parts_of(trajectories, session.trajectory_spec))
         batch = Batch(
             fields=tensors, column_offset=column_offset, total_columns=total_columns, update=self.updates
         )
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
+        summed = self._summed.finish_seconds
         result = self.algorithm.update(batch, self._summed, progress)
         self._timers.add("algorithm.update", perf_counter() - started)
-        histogram = self._lag_histogram(fields)
+        self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
+        histogram = lag_histogram(self.updates, fields, session.config.lag.max_lag)
         slots = fields["valid"].size
         totals = np.array([*histogram, slots], np.float64)
-        with self._timers("reducer.mean_gradients"):
-            self._reducer.sum_array(totals)
+        self._reducer.sum_array(totals)
         valid = float(totals[:-1].sum())
         self._counters.updates += 1
         self._counters.env_steps += int(valid)
@@ -256,30 +255,16 @@ class Learning:
     def _share_optimizer(self) -> None:
         vectors = [vector.numpy() for vector in self.algorithm.vectors()]
         shared = self._reducer.share(vectors) if vectors else None
+        if shared is None and self.is_root:
+            _log.warning(
+                "reduction.shard_optimizer has no effect: %s; every learner steps all parameters",
+                "learners share no memory" if vectors else "this algorithm has nothing to share",
+            )
         if shared is not None:
             memories, own = shared
             self.algorithm.share(
                 [torch.from_numpy(one) for one in memories], own, self._reducer.wait_for_node
             )
-
-    def _fields(self, trajectories: list[Trajectory]) -> dict[str, list[npt.NDArray[Any]]]:
-        """The arrays of each field, to be joined along their columns; at least one."""
-        if trajectories:
-            names = trajectories[0].fields
-            return {name: [trajectory.fields[name] for trajectory in trajectories] for name in names}
-        spec = self._session.trajectory_spec
-        return {
-            field.name: [np.empty((spec.unroll_length + field.extra_step, 0, *field.shape), field.dtype)]
-            for field in spec.fields
-        }
-
-    def _lag_histogram(self, fields: Fields) -> npt.NDArray[np.int64]:
-        """Valid env_steps by lag 0..max_lag. Raises RuntimeError when the lag contract was broken."""
-        max_lag = self._session.config.lag.max_lag
-        lag = self.updates - fields["parameter_version"][fields["valid"]]
-        if lag.size and (lag.min() < 0 or lag.max() > max_lag):
-            raise RuntimeError(f"lag {lag.min()}..{lag.max()} outside 0..lag.max_lag={max_lag}")
-        return np.bincount(lag, minlength=max_lag + 1)
 
     def _guard(self, applied: bool, fields: Fields) -> None:
         self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1

@@ -36,6 +36,11 @@ def test_two_actors_two_learners_started_by_mpiexec(tmp_path):
     summary = check(ended, learners=2)
     assert [rank["role"] for rank in summary["ranks"]] == ["replay", "learner", "learner", "actor", "actor"]
     assert set(ended.table("episodes")["actor"]) == {0, 1}
+    timers = ended.table("timers")
+    sums = timers[timers["hop"] == b"reducer.mean_gradients"]
+    updates = timers[timers["hop"] == b"algorithm.update"]
+    assert (sums["count"] == summary["updates"]).all() and (sums["seconds"] > 0).all()
+    assert (sums["seconds"] < updates["seconds"]).all() and len(sums) == len(updates) == 2
 
 
 def test_everything_that_checks_is_on_and_messages_travel_in_small_parts(tmp_path):

@@ -54,8 +54,11 @@ def test_modules_in_the_working_directory_are_found_by_every_rank(tmp_path):
     """Recipe and environment; through the installed command, which does not look there by itself."""
     (tmp_path / "mine.py").write_text(
         "import gymnasium\n"
+        "from mpi4py import MPI\n"
         "from hpcrl.config import RunConfig\n"
         "def make(**kwargs):\n"
+        # else MPICH spins inside blocking calls, milliseconds each where ranks share cores
+        "    assert MPI.Query_thread() == MPI.THREAD_MULTIPLE\n"
         "    return gymnasium.make('CartPole-v1', **kwargs)\n"
         "def recipe():\n"
         f"    return RunConfig.parse({TOY | {'env': {'id': 'mine:make', 'engine': 'custom'}}!r})\n"
