@@ -41,7 +41,7 @@ def test_it_is_described_as_finished(summary):
     assert (summary["status"], summary["exit_code"], summary["cause"]) == ("finished", 0, "")
     assert BUDGET <= summary["env_steps"] < BUDGET + NUM_ENVS * UNROLL_LENGTH
     assert summary["budget_env_steps"] == BUDGET
-    assert summary["events"] == {"started": 1, "finished": 1}
+    assert summary["events"] == {"started": 1, "checkpoint": 1, "finished": 1}
     assert summary["env_steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
 
 
@@ -141,13 +141,13 @@ def test_every_hop_is_timed(ended, summary):
 
 
 def test_the_checkpoint_holds_the_weights_whose_hash_is_logged(ended, summary):
-    update, components, meta = checkpoint.load_newest(ended.run_dir)
-    assert update == summary["updates"]
-    assert meta["env_steps"] == summary["env_steps"]
+    saved = checkpoint.newest(ended.run_dir)
+    assert saved.update == summary["updates"]
+    assert saved.meta["env_steps"] == summary["env_steps"]
     config = RunConfig.parse(json.loads((ended.run_dir / "config.json").read_text()))
     algorithm = make_algorithm(config, make_env_spec(config.env))
     before = algorithm.parameters.sha256()
-    algorithm.load_state(components["learner"])
+    saved.restore("learner-0", "algorithm", algorithm.load_state)
     assert algorithm.parameters.sha256() == summary["weights_sha256"][0] != before
     assert summary["weights_equal"]
 
