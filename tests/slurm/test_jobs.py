@@ -77,20 +77,23 @@ def check_stopped(job):
     summary = job.describe()
     assert (summary["status"], summary["exit_code"]) == ("stopped", 75)
     assert {rank["node"] for rank in summary["ranks"]} == {"node1", "node2"}
-    assert "hpcrl ended with exit code 75\nnot requeued: " in job.text()
+    assert "hpcrl ended with exit code 75\nnot requeued: the site profile has requeue = false" in job.text()
     assert job.field("Restarts") == "0"
     return summary["cause"]
 
 
 def test_the_signal_before_the_time_limit_stops_the_run(cluster, tmp_path):
     """Slurm looks at its clock every 30 seconds."""
-    site = site_with(tmp_path, signal_lead_s=50)
-    job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path), site=site, options=["--time", "1"])
+    site = site_with(tmp_path, signal_lead_s=50, requeue=False)
+    settings = (*FOREVER, "checkpoint.margin_s=0")  # else the run itself looks at the clock
+    job = submit(
+        cluster, tmp_path, *settings, recipe=toy_recipe(tmp_path), site=site, options=["--time", "1"]
+    )
     assert "SIGUSR1" in check_stopped(job)
 
 
 def test_ranks_that_mpiexec_started_are_stopped_by_the_script(cluster, tmp_path):
-    site = site_with(tmp_path, launcher="mpiexec")
+    site = site_with(tmp_path, launcher="mpiexec", requeue=False)
     job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path), site=site)
     until_updates(job.run_dir, 3)
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # as sbatch --signal=B:USR1@... does

@@ -40,7 +40,7 @@ def test_srun_gets_the_recipe_and_every_option(start):
     finished = start("jobs/cartpole.py:impala", "--set", "seed=3", "--set", 'env.kwargs={"a b": 1}')
     assert finished.stdout.splitlines()[0] == (
         "srun: --mpi=pmi2 --kill-on-bad-exit=1 hpcrl run jobs/cartpole.py:impala --set seed=3 "
-        '--set env.kwargs={"a b": 1}'
+        '--set env.kwargs={"a b": 1} --resume if-exists --set storage.run_dir=runs/hpcrl-0'
     )
 
 
