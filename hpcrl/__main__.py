@@ -20,6 +20,7 @@ joins as one of them.
   hpcrl run jobs/cartpole.py:impala
   hpcrl run jobs/cartpole.py:ppo --ranks 3 --set seed=7
   mpiexec -n 7 hpcrl run jobs/cartpole.py:impala --set ranks.actors=4 --set ranks.learners=2
+  hpcrl run runs/cartpole-impala-0-001 --resume must
 
 exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configuration (nothing was started),
 3 a rank died, 4 gradients were not finite, 1 anything else
@@ -73,6 +74,13 @@ def _parser() -> argparse.ArgumentParser:
 
     run = commands.add_parser("run", help="train", epilog=_RUN_HELP, formatter_class=raw)
     _add_recipe(run)
+    run.add_argument(
+        "--resume",
+        choices=("never", "if-exists", "must"),
+        default="never",
+        help="go on with the run in storage.run_dir, or in RECIPE where that is a run directory, from its newest "
+        "checkpoint (default: never)",
+    )
     run.set_defaults(command=_run)
 
     for name, command, help_text in (
@@ -209,7 +217,7 @@ def _wishes(arguments: argparse.Namespace) -> Any:
 def _run(arguments: argparse.Namespace) -> int:
     from hpcrl.launch.start import run_command
 
-    return run_command(arguments.recipe, arguments.overrides, arguments.ranks)
+    return run_command(arguments.recipe, arguments.overrides, arguments.ranks, arguments.resume)
 
 
 def _config(arguments: argparse.Namespace) -> int:

@@ -1,14 +1,26 @@
-"""How a run ends early or on time: signals set a flag, the learners agree, learner 0 tells everybody."""
+"""How a run ends early or on time: signals set a flag, the learners agree, learner 0 tells everybody.
+
+And how learner 0 hears that a part of a checkpoint is written.
+"""
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.stream import Receiver, Tag, all_drained
 from hpcrl.comm.world import World
+
+TIME_IS_UP = 1000
+"""Stands where a signal's number would, when the allocation ends."""
+_WORDS = 6
+_STOPPED, _PART = 0, -1
+"""First word of a message that is not a request to stop, whose first word is the signal's number."""
+_POSTED = 4
 
 
 class Control:
@@ -23,6 +35,10 @@ class Control:
         self._flag = flag
         self.stopped = False
         """The learners have agreed on the end: start no new work, drain."""
+        self.save_at: int | None = None
+        """After `stopped`: the update whose checkpoint every rank is to write its part of, drained; None: no such."""
+        self.time_is_up: Callable[[], bool] = lambda: False
+        """Asked on learner 0: whether to stop as if a signal had come."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
         root, self._rank = learners[0], world.rank
         others = [rank for rank in range(world.comm.size) if rank != root]
@@ -32,9 +48,9 @@ class Control:
         self._asked = {rank: world.receiver(rank, Tag.STOP_REQUEST) for rank in others if world.rank == root}
         self._ordering = {rank: world.sender(rank, Tag.STOP) for rank in others if world.rank == root}
         for receiver in self._receivers:
-            receiver.post(np.zeros(2, np.int64))
-        if self._orders is not None:  # a request passed on, then the end
-            self._orders.post(np.zeros(2, np.int64))
+            for _ in range(_POSTED):
+                receiver.post(np.zeros(_WORDS, np.int64))
+        self._parts: list[tuple[int, int, bytes]] = []
         self._has_asked = False
         self._asking_closed = False
         self._stop_cause = ""
@@ -43,16 +59,24 @@ class Control:
         """Local progress: take in requests and orders, pass a signal on."""
         if self._flag.received is not None:
             self._note(self._flag.received, signal.Signals[self._flag.received], self._rank)
+        if self._asking is None and not self._stop_cause and self.time_is_up():
+            self._note(_name(TIME_IS_UP), TIME_IS_UP, self._rank)
         for rank, receiver in self._asked.items():
-            if (note := receiver.poll()) is not None:
-                number = signal.Signals(int(note[0]))
-                self._note(f"{number.name} on rank {rank}", number, rank)
+            while (note := receiver.poll()) is not None:
+                if note[0] == _PART:
+                    self._parts.append((rank, int(note[1]), note[2:].tobytes()))
+                else:
+                    self._note(f"{_name(int(note[0]))} on rank {rank}", int(note[0]), rank)
+                receiver.post(note)
         while self._orders is not None and (order := self._orders.poll()) is not None:
-            order_number, origin = (int(value) for value in order)
-            self.stopped = self.stopped or order_number == 0
-            if order_number:
+            number, argument = int(order[0]), int(order[1])
+            if number == _STOPPED:
+                self.stopped = True
+                self.save_at = argument if argument >= 0 else None
+            else:
                 self._has_asked = True  # learner 0 knows
-                self._note(f"{signal.Signals(order_number).name} on rank {origin}", order_number, origin)
+                self._note(f"{_name(number)} on rank {argument}", number, argument)
+            self._orders.post(order)
 
     @property
     def stop_requested(self) -> bool:
@@ -65,11 +89,32 @@ class Control:
         self.poll()
         return self._stop_cause
 
-    def announce_stop(self) -> None:
-        """On every learner, after all have agreed: learner 0 tells the other ranks."""
+    def announce_stop(self, save_at: int | None = None) -> None:
+        """On every learner, after all have agreed: learner 0 tells the other ranks.
+
+        `save_at`: the update whose checkpoint is to be written once everything is drained.
+        """
         self.stopped = True
+        self.save_at = save_at
         for sender in self._ordering.values():
-            sender.send(np.array([0, self._rank], np.int64))
+            sender.send(_message(_STOPPED, -1 if save_at is None else save_at))
+
+    def send_part(self, update: int, digest: bytes) -> None:
+        """Tell learner 0 that this other rank has written its part of the checkpoint of `update`.
+
+        digest: 32 bytes, the SHA-256 of the part.
+        """
+        if self._asking is None:
+            raise RuntimeError("learner 0 need not tell itself")
+        note = _message(_PART, update)
+        note[2:] = np.frombuffer(digest, np.int64)
+        self._asking.send(note)
+
+    def take_parts(self) -> list[tuple[int, int, bytes]]:
+        """On learner 0: (world rank, update, digest) of the parts written since the last call. Local."""
+        self.poll()
+        parts, self._parts = self._parts, []
+        return parts
 
     def close(self) -> None:
         """This rank announces nothing more. It may ask until learner 0 has closed, after its evaluation."""
@@ -100,7 +145,15 @@ class Control:
         if not self._stop_cause:
             self._stop_cause = cause
             for learner in self._learners if self._ordering and not self.stopped else []:
-                self._ordering[learner].send(np.array([number, rank], np.int64))
+                self._ordering[learner].send(_message(number, rank))
         if self._asking is not None and not self._has_asked and not self._asking_closed:
             self._has_asked = True
-            self._asking.send(np.array([number, rank], np.int64))
+            self._asking.send(_message(number, rank))
+
+
+def _message(number: int, argument: int) -> npt.NDArray[np.int64]:
+    return np.array([number, argument, 0, 0, 0, 0], np.int64)
+
+
+def _name(number: int) -> str:
+    return "the end of the allocation" if number == TIME_IS_UP else signal.Signals(number).name

@@ -30,6 +30,8 @@ class BatchClient:
         self._requests = world.sender(shard, Tag.REQUEST, 8 + note_bytes)
         self._note_bytes = note_bytes
         self.asked = 0
+        self.unread: list[Bytes] = []
+        """Answers that came after `close` and were taken in by `drained`; each lies in its row."""
 
     def ask(self, note: bytes = b"") -> None:
         """Ask for one more batch. The answer before the last is overwritten from here on."""
@@ -51,8 +53,8 @@ class BatchClient:
     @property
     def drained(self) -> bool:
         """Take in answers still under way; whether the replay rank has closed and nothing is."""
-        while self._answers.poll() is not None:
-            pass
+        while (answer := self.poll()) is not None:
+            self.unread.append(answer)
         return all_drained([self._answers, self._requests])
 
     def cancel(self) -> None:

@@ -6,6 +6,7 @@ from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
     BudgetConfig,
+    CheckpointConfig,
     CommConfig,
     EnvConfig,
     EvaluationConfig,
@@ -21,6 +22,7 @@ from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 __all__ = [
     "AlgorithmConfig",
     "BudgetConfig",
+    "CheckpointConfig",
     "CommConfig",
     "ComponentConfig",
     "Config",

@@ -11,6 +11,7 @@ from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, 
 from hpcrl.config.base import Config, ConfigError
 from hpcrl.config.sections import (
     BudgetConfig,
+    CheckpointConfig,
     CommConfig,
     EnvConfig,
     EvaluationConfig,
@@ -45,6 +46,7 @@ class RunConfig(Config):
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     storage: StorageConfig = StorageConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     comm: CommConfig = CommConfig()
     reduction: ReductionConfig = ReductionConfig()
     log: LogConfig = LogConfig()

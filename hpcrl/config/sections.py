@@ -85,9 +85,22 @@ class StorageConfig(Config):
     runs_dir: str = "runs"
     """Folder in which a run directory NAME-SEED-NUMBER is made when run_dir is not given."""
     run_dir: str | None = None
-    """The run directory itself. Refused when it already holds a run."""
+    """The run directory itself. Refused when it already holds a run, unless that is resumed (`hpcrl run --resume`)."""
     flush_interval_s: float = Field(1.0, gt=0)
     """Results reach the file at least this often: what a SIGKILL can lose."""
+
+
+class CheckpointConfig(Config):
+    """When the state of the whole run is saved while it goes on; at its end it always is."""
+
+    every_updates: int | None = Field(None, ge=1)
+    """Save about this many updates after the last checkpoint; null: do not count updates."""
+    every_seconds: float | None = Field(600.0, gt=0)
+    """Save about this long after the last checkpoint; null: do not look at the clock."""
+    keep: int = Field(2, ge=1)
+    """Checkpoints that stay."""
+    margin_s: float = Field(60.0, ge=0)
+    """Inside a Slurm job: stop (exit code 75) this long, plus the longest save so far, before the allocation ends."""
 
 
 class CommConfig(Config):

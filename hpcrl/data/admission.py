@@ -8,6 +8,7 @@ is granted in time (or what would be late is dropped).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -31,6 +32,18 @@ def most_alive(*, batch: int, max_lag: int, actors: int, grants_per_actor: int) 
     return (1 + max_lag) * batch + actors * grants_per_actor
 
 
+def still_in_time(versions: Sequence[int], *, first_version: int, batch: int, max_lag: int) -> list[int]:
+    """Which of some trajectories, by the versions of their grants, may wait in the queue of a resumed run. Pure.
+
+    They are trained in this order from update `first_version` on; what would be older than max_lag by then is left out.
+    """
+    kept: list[int] = []
+    for index, version in enumerate(versions):
+        if version + max_lag >= first_version + len(kept) // batch:
+            kept.append(index)
+    return kept
+
+
 class Admission:
     """Grants, arrivals and batches of one replay rank. Local; no clock, no communication."""
 
@@ -44,18 +57,26 @@ class Admission:
         overdue: Literal["wait", "drop"] = "wait",
         deterministic: bool = False,
         first_version: int = 0,
+        waiting: Sequence[int] = (),
     ) -> None:
+        """`first_version`: updates behind a resumed run. `waiting`: versions of the trajectories it has still to train.
+
+        Those are numbered from first_version * batch on, and must be `still_in_time`.
+        """
         self.batch = batch
         self.max_lag = max_lag
         self.overdue = overdue
         self.deterministic = deterministic
         self.grants_per_actor = grants_per_actor
         self.published_version = first_version
-        self.granted = first_version * batch
+        self.granted = first_version * batch + len(waiting)
         self.dropped = 0
         self._first_version = first_version
         self._under_way: dict[int, Grant] = {}
-        self._arrived: dict[int, Grant] = {}
+        self._arrived: dict[int, Grant] = {
+            first_version * batch + place: Grant(first_version * batch + place, 0, version)
+            for place, version in enumerate(waiting)
+        }
         self._given_up: dict[int, Grant] = {}
         """Dropped while under way; they count against their actor until they come."""
         self._held_by = [0] * actors
@@ -70,7 +91,7 @@ class Admission:
         if self.granted - self.dropped >= (self.published_version + 1 + self.max_lag) * self.batch:
             return None
         if self.deterministic:
-            actor = (self.granted - self._first_version * self.batch) % len(self._held_by)
+            actor = self.granted % len(self._held_by)
             version = max(self.granted // self.batch - self.max_lag, self._first_version)
         else:
             # of those that hold fewest the one that waits longest: else a batch of one would starve all but the first
@@ -86,6 +107,21 @@ class Admission:
         self._last_of[actor] = grant.number
         self.granted += 1
         return grant
+
+    def next_grant_before_cut(self) -> Grant | None:
+        """As `next_grant`, while a checkpoint waits for everything to arrive: None once no more has to be granted.
+
+        Nothing has to, except where each trajectory has a fixed version: those of the version before the published
+        one, which a resumed run does not have.
+        """
+        if not self.deterministic or self.granted >= (self.published_version + self.max_lag) * self.batch:
+            return None
+        return self.next_grant()
+
+    @property
+    def waiting_grants(self) -> list[Grant]:
+        """Of the trajectories that have arrived and belong to no batch yet, oldest first."""
+        return [self._arrived[number] for number in sorted(self._arrived)]
 
     def arrive(self, number: int) -> bool:
         """A trajectory is here. False: it was dropped as overdue in the meantime and must not be trained on."""

@@ -1,6 +1,14 @@
 """Environments behind one batched protocol. Importing this loads neither gymnasium nor EnvPool."""
 
-from hpcrl.envs.base import CallOrder, EpisodeTracker, Step, VectorEnv, prepare_actions
+from hpcrl.envs.base import (
+    CallOrder,
+    EpisodeTracker,
+    Obs,
+    Resumable,
+    Step,
+    VectorEnv,
+    prepare_actions,
+)
 from hpcrl.envs.evaluate import EpisodeResult, run_episodes
 from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env
 
@@ -8,6 +16,8 @@ __all__ = [
     "CallOrder",
     "EpisodeResult",
     "EpisodeTracker",
+    "Obs",
+    "Resumable",
     "Step",
     "VectorEnv",
     "env_seed",

@@ -86,6 +86,21 @@ class VectorEnv(Protocol):
         """Free processes, threads and memory. Calling it again does nothing."""
 
 
+@runtime_checkable
+class Resumable(Protocol):
+    """A VectorEnv whose state a checkpoint can hold; the others' episodes begin again when a run is resumed."""
+
+    def state(self) -> dict[str, npt.NDArray[Any]] | None:
+        """Everything that decides what comes next, random streams included: arrays [B, ...], copied. Between env_steps.
+
+        Row b belongs to environment b alone: after a resume rows may be divided otherwise. None: these environments
+        cannot be saved.
+        """
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue from such rows, as after the `recv` before; instead of `reset`. Raises ValueError."""
+
+
 class CallOrder:
     """Refuses reset, send and recv out of turn, naming the call that is missing."""
 
@@ -101,6 +116,12 @@ class CallOrder:
         """Allow `reset` once."""
         if self._state != "new":
             raise RuntimeError(f"reset() was called on {self._what()}; reset once, before the first send()")
+        self._state = "idle"
+
+    def resume(self) -> None:
+        """Allow to go on from a saved state instead of `reset`."""
+        if self._state != "new":
+            raise RuntimeError(f"load_state() was called on {self._what()}; load instead of reset()")
         self._state = "idle"
 
     def send(self) -> None:
@@ -137,6 +158,20 @@ class EpisodeTracker:
         self._all_valid = _constant(np.ones(num_envs, bool))
         self._no_return = _constant(np.zeros(num_envs, np.float64))
         self._no_length = _constant(np.zeros(num_envs, np.int64))
+
+    def state(self) -> dict[str, npt.NDArray[Any]]:
+        """Rows [B] of what is known of the running episodes, copied."""
+        return {
+            "ended": self._ended.copy(),
+            "episode_return": self._return.copy(),
+            "episode_length": self._length.copy(),
+        }
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """Continue from such rows."""
+        self._ended = state["ended"].copy()
+        self._return = state["episode_return"].copy()
+        self._length = state["episode_length"].copy()
 
     @property
     def resets_next(self) -> Bools:

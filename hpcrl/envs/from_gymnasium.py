@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from hpcrl.config import ConfigError
 from hpcrl.data.specs import EnvSpec
+from hpcrl.envs import plain_state
 from hpcrl.envs.base import Actions, CallOrder, EpisodeTracker, Obs, Step
 from hpcrl.envs.spaces import SpaceAdapter
 
@@ -84,6 +85,31 @@ class GymnasiumVectorEnv:
         if self._mode is not AutoresetMode.NEXT_STEP:
             obs = self._as_next_step(obs, np.asarray(terminated) | np.asarray(truncated), info)
         return self._tracker.step(self._spaces.encode(obs), reward, terminated, truncated)
+
+    def state(self) -> dict[str, npt.NDArray[Any]] | None:
+        """See Resumable. Environments in this process whose state is plain values; see `plain_state.save`."""
+        if not isinstance(self._env, SyncVectorEnv) or self._mode is not AutoresetMode.NEXT_STEP:
+            return None
+        texts = [plain_state.save(env) for env in self._env.envs]
+        known = [text for text in texts if text is not None]
+        if len(known) < len(texts):
+            return None
+        episode = {f"episode/{name}": array for name, array in self._tracker.state().items()}
+        return {"text": plain_state.text_rows(known), **episode}
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """See Resumable."""
+        if not isinstance(self._env, SyncVectorEnv) or "text" not in state:
+            raise ValueError(
+                f"env.id={self.spec.id!r}: the saved state is not of environments in one process"
+            )
+        self._order.resume()
+        self._env.reset(seed=self._seeds)
+        for env, text in zip(self._env.envs, plain_state.row_texts(state["text"]), strict=True):
+            plain_state.load(env, text)
+        episode = {name.removeprefix("episode/"): array for name, array in state.items() if "/" in name}
+        self._tracker.load_state(episode)
+        self._env._autoreset_envs[:] = episode["ended"]
 
     def close(self) -> None:
         """See VectorEnv. Environments close themselves, except in processes that are stepping or dead."""

@@ -12,8 +12,9 @@ import numpy as np
 from hpcrl.config import ConfigError, EnvConfig, load_object
 from hpcrl.data.specs import EnvSpec
 from hpcrl.envs.base import VectorEnv
-from hpcrl.envs.toy import Bandit, Chain, Counting, Dynamics, Lives, TimeLimitChain, ToyVectorEnv
+from hpcrl.envs.toy import Bandit, Chain, Counting, Lives, TimeLimitChain
 from hpcrl.envs.toy_faults import FailingEnv, Fault, SlowEnv
+from hpcrl.envs.toy_vector import Dynamics, ToyVectorEnv
 
 TOY_DYNAMICS: dict[str, Callable[..., Dynamics]] = {
     "bandit": Bandit,

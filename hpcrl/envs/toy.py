@@ -4,83 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
-from hpcrl.envs.base import Actions, Bools, CallOrder, Doubles, EpisodeTracker, Obs, Step, prepare_actions
+from hpcrl.envs.base import Actions, Bools, Doubles, Obs
+from hpcrl.envs.toy_vector import Outcome
 
 TWO_CHOICES = ActionSpec(kind="discrete", size=2)
-
-
-class Outcome(NamedTuple):
-    """What one env_step of B toy environments gives."""
-
-    reward: Doubles
-    terminated: Bools
-    truncated: Bools
-    game_over: Bools | None = None
-
-
-class Dynamics(Protocol):
-    """B copies of one Markov decision process, stepped by row."""
-
-    spec: EnvSpec
-
-    def restart(self, rows: Bools) -> None:
-        """Begin a new episode in the rows that are True."""
-
-    def advance(self, actions: Actions, rows: Bools) -> Outcome:
-        """Step the rows that are True and leave the others; their outcome is ignored."""
-
-    def observe(self) -> Obs:
-        """Return the observations [B, *shape] of the present states as a fresh array."""
-
-
-class ToyVectorEnv:
-    """Any Dynamics behind the protocol."""
-
-    def __init__(self, dynamics: Dynamics, num_envs: int) -> None:
-        self.spec: EnvSpec = dynamics.spec
-        self.num_envs = num_envs
-        self._dynamics = dynamics
-        self._order = CallOrder()
-        self._tracker = EpisodeTracker(num_envs)
-        self._actions: npt.NDArray[Any] = np.zeros(
-            (num_envs, *self.spec.action.shape), self.spec.action.dtype
-        )
-
-    def reset(self) -> Obs:
-        """See VectorEnv."""
-        self._order.reset()
-        self._dynamics.restart(np.ones(self.num_envs, bool))
-        return self._dynamics.observe()
-
-    def send(self, actions: Actions) -> None:
-        """See VectorEnv."""
-        fresh = prepare_actions(self.spec.action, self.num_envs, actions)
-        self._order.send()
-        self._actions = fresh
-
-    def recv(self) -> Step:
-        """See VectorEnv."""
-        self._order.recv()
-        restarted = self._tracker.resets_next.copy()
-        outcome = self._dynamics.advance(self._actions, ~restarted)
-        self._dynamics.restart(restarted)
-        return self._tracker.step(
-            self._dynamics.observe(),
-            outcome.reward,
-            outcome.terminated,
-            outcome.truncated,
-            game_over=outcome.game_over,
-        )
-
-    def close(self) -> None:
-        """See VectorEnv."""
-        self._order.close()
 
 
 class Counting:
@@ -90,6 +23,8 @@ class Counting:
     episodes is even) and by truncation at 7. With `tagged` the observation is [step, tag], where the tag in
     [0, 1) is drawn from the environment's own seed at every reset. Actions do nothing.
     """
+
+    row_state: ClassVar[tuple[str, ...]] = ("_obs", "_parity", "_generators")
 
     def __init__(self, indices: Sequence[int], seeds: Sequence[int], *, tagged: bool = False) -> None:
         self.spec = EnvSpec(
@@ -124,6 +59,8 @@ class Counting:
 
 class Bandit:
     """One env_step per episode. Arm a pays means[a] plus normal noise; the last mean is best by default."""
+
+    row_state: ClassVar[tuple[str, ...]] = ("_generators",)
 
     def __init__(
         self,
@@ -164,6 +101,8 @@ class Chain:
     Reaching the last state pays 1 and terminates; everything else pays 0. `chain_values` gives the values. With
     `seconds_per_step` all rows together sleep that long in each env_step, as if a solver elsewhere computed them.
     """
+
+    row_state: ClassVar[tuple[str, ...]] = ("_state", "_elapsed")
 
     def __init__(
         self,
@@ -214,6 +153,8 @@ class TimeLimitChain:
     Code that takes the cut for an end finds a value of at most `limit`.
     """
 
+    row_state: ClassVar[tuple[str, ...]] = ("_elapsed",)
+
     def __init__(self, indices: Sequence[int], seeds: Sequence[int], *, limit: int = 5) -> None:
         self.spec = EnvSpec(
             id="time-limit-chain",
@@ -245,6 +186,8 @@ class Lives:
     termination after which the game goes on, as Atari trainers like it; the game's return is
     lives * steps_per_life * reward either way.
     """
+
+    row_state: ClassVar[tuple[str, ...]] = ("_lives", "_step")
 
     def __init__(
         self,

@@ -6,12 +6,13 @@ import os
 import signal
 import time
 from dataclasses import replace
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcrl.data.specs import EnvSpec
-from hpcrl.envs.base import Actions, Obs, Step, VectorEnv
+from hpcrl.envs.base import Actions, Obs, Resumable, Step, VectorEnv
 
 Fault = Literal["raise", "exit", "kill", "hang", "nan"]
 
@@ -42,6 +43,16 @@ class SlowEnv:
         """See VectorEnv."""
         time.sleep(max(0.0, self._done_at - time.perf_counter()))
         return self._env.recv()
+
+    def state(self) -> dict[str, npt.NDArray[Any]] | None:
+        """See Resumable."""
+        return self._env.state() if isinstance(self._env, Resumable) else None
+
+    def load_state(self, state: dict[str, npt.NDArray[Any]]) -> None:
+        """See Resumable."""
+        if not isinstance(self._env, Resumable):
+            raise ValueError("the environment behind this one cannot load a state")
+        self._env.load_state(state)
 
     def close(self) -> None:
         """See VectorEnv."""

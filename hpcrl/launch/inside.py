@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.allocation import allocation_end
 from hpcrl.launch.output import wait_until_read
 from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
+from hpcrl.storage.resume import ResumeMode
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -24,7 +26,9 @@ _LET_OTHERS_SPEAK_S = 2.0
 time-out comes to all ranks at about the same time, and each is to report what it waits for."""
 
 
-def run_rank(config: RunConfig, situation: Situation, board: Board, flag: SignalFlag) -> int:
+def run_rank(
+    config: RunConfig, situation: Situation, board: Board, flag: SignalFlag, resume: ResumeMode = "never"
+) -> int:
     """Be one rank of the run; returns its exit code, the same on all ranks unless one fails.
 
     Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
@@ -32,6 +36,8 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
+    # asks Slurm, which a process under MPI should not
+    end_time = allocation_end() if situation.rank == 0 else None
     refusal = _start_mpi(situation, config.ranks.nodes)
     if refusal is not None:
         board.done()
@@ -49,9 +55,10 @@ def run_rank(config: RunConfig, situation: Situation, board: Board, flag: Signal
         "cores_before_mpi": cores_before,
         "cores_after_mpi": len(os.sched_getaffinity(0)),
         "wait": config.comm.wait,
+        "allocation_end": end_time,
     }
     try:
-        code = play(MPI.COMM_WORLD, config, environment, board, flag)
+        code = play(MPI.COMM_WORLD, config, environment, board, flag, resume)
     except Refused as error:
         if MPI.COMM_WORLD.rank == 0:
             sys.stderr.write(f"hpcrl: {error}\n")

@@ -23,8 +23,11 @@ from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.supervise import Board
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
+from hpcrl.roles.cut import Cuts
 from hpcrl.roles.records import RecordReceiver, RecordSender
 from hpcrl.roles.session import RoleLoop, Session, run_roles
+from hpcrl.storage.checkpoint import Saved
+from hpcrl.storage.resume import ResumeMode
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -42,6 +45,7 @@ def play(
     environment: dict[str, Any],
     board: Board,
     flag: SignalFlag,
+    resume: ResumeMode = "never",
 ) -> int:
     """Run this rank's roles to the end; the exit code, the same on all ranks. Collective over `comm_world`."""
     sharpen_timers()
@@ -62,13 +66,15 @@ def play(
     specs = _agree(world, specs_rank, lambda: _make_specs(config, device))
     results: list[Results] = []
 
-    def open_results() -> Path:
-        results.append(Results(world, config, environment))
-        return results[0].run_dir
+    def open_results() -> tuple[Path, int, Saved | None]:
+        results.append(Results(world, config, environment, resume))
+        return results[0].run_dir, results[0].attempt, results[0].saved
 
-    run_dir = _agree(world, world.plan.writer, open_results)
+    run_dir, world.attempt, saved = _agree(world, world.plan.writer, open_results)
     board.identify(**who, run_dir=str(run_dir.absolute()))
-    session, records = _make_session(world, config, specs, run_dir, results, flag, board)
+    end_time = world.comm.bcast(environment["allocation_end"], 0)
+    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
+    session.cuts.stop_before(end_time)
     run_roles([_role_loop(session, placement) for placement in world.placements], session)
     session.record("edges", edge_rows(world))
     session.control.close()
@@ -152,7 +158,7 @@ def _make_session(
     world: World,
     config: RunConfig,
     specs: tuple[EnvSpec, TrajectorySpec, int],
-    run_dir: Path,
+    start: tuple[Path, Saved | None],
     results: list[Results],
     flag: SignalFlag,
     board: Board,
@@ -170,6 +176,7 @@ def _make_session(
     else:
         records = RecordSender(world)
         record, start_clock, poll_records = records.add, _no_clock, records.poll
+    control = Control(world, flag)
     session = Session(
         world=world,
         config=config,
@@ -177,8 +184,9 @@ def _make_session(
         trajectory_spec=specs[1],
         arenas=open_arenas(world, specs[1]),
         parameters=ParameterExchange(world, specs[2]),
-        control=Control(world, flag),
-        run_dir=run_dir,
+        control=control,
+        cuts=Cuts(world, config, control, *start),
+        run_dir=start[0],
         record=record,
         poll_records=poll_records,
         start_clock=start_clock,

@@ -31,7 +31,8 @@ def make_console() -> Console:
 class Progress:
     """Watches the rows that are written. Local to the writer."""
 
-    def __init__(self, config: RunConfig, console: Console) -> None:
+    def __init__(self, config: RunConfig, console: Console, env_steps: int = 0) -> None:
+        """`env_steps`: what earlier attempts have trained on."""
         self._config = config
         self._console = console
         self._live = (
@@ -41,7 +42,7 @@ class Progress:
         self._window: deque[tuple[float, int]] = deque(maxlen=8)
         self._last = 0.0
         self._start: float | None = None
-        self.env_steps = 0
+        self.env_steps = self._first_env_steps = env_steps
         self.updates = 0
         self.wall_s = 0.0
         self._lag = ""
@@ -61,6 +62,11 @@ class Progress:
             self._window.append((now, self.env_steps))
             self._show()
 
+    @property
+    def env_steps_per_s(self) -> float | None:
+        """Over this attempt; None before there is any."""
+        return (self.env_steps - self._first_env_steps) / self.wall_s if self.wall_s else None
+
     def line(self) -> str:
         """The line as text."""
         rate = self._rate()
@@ -77,7 +83,7 @@ class Progress:
         if len(self._window) > 1:
             (first, before), (last, after) = self._window[0], self._window[-1]
             return (after - before) / max(last - first, 1e-9)
-        return self.env_steps / self.wall_s if self.wall_s > 0 else 0.0
+        return (self.env_steps - self._first_env_steps) / self.wall_s if self.wall_s > 0 else 0.0
 
     def _show(self) -> None:
         if self._live is None:

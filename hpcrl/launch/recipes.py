@@ -22,13 +22,22 @@ _FORMS = "path/to/file.py:function, package.module:function, a config.json, a ru
 
 
 def load_config(
-    recipe: str | RunConfig, overrides: Sequence[str] = (), num_ranks: int | None = None
+    recipe: str | RunConfig,
+    overrides: Sequence[str] = (),
+    num_ranks: int | None = None,
+    *,
+    own_directory: bool = False,
 ) -> RunConfig:
     """The checked configuration behind `recipe`, with `a.b=value` overrides applied, for `num_ranks` ranks.
 
+    `own_directory`: where `recipe` is a run directory, that becomes `storage.run_dir`; else it is for a new run.
     Raises ConfigError with the repair for anything that does not fit.
     """
-    config = (recipe if isinstance(recipe, RunConfig) else _load(recipe)).with_overrides(overrides)
+    config = recipe if isinstance(recipe, RunConfig) else _load(recipe)
+    if own_directory and isinstance(recipe, str) and (Path(recipe) / "config.json").is_file():
+        storage = config.storage.to_dict() | {"run_dir": recipe}
+        config = RunConfig.parse(config.to_dict() | {"storage": storage})
+    config = config.with_overrides(overrides)
     return config if num_ranks is None else resize(config, num_ranks)
 
 

@@ -16,7 +16,8 @@ from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.progress import Progress, make_console
 from hpcrl.roles.records import ResultWriter, table_row
 from hpcrl.storage.provenance import collect
-from hpcrl.storage.rundir import RunDirectory, Status
+from hpcrl.storage.resume import ResumeMode, open_run
+from hpcrl.storage.rundir import Status
 from hpcrl.storage.runlog import RunLog, link_attempts
 from hpcrl.storage.schema import TABLES, Rows
 from hpcrl.storage.summary import describe, render
@@ -29,27 +30,39 @@ STATUS_OF_CODE: dict[int, Status] = {ExitCode.FINISHED: "finished", ExitCode.RES
 class Results:
     """Made by the writer rank only. Local; raises ConfigError when the run directory is not to be had."""
 
-    def __init__(self, world: World, config: RunConfig, environment: dict[str, Any]) -> None:
+    def __init__(
+        self, world: World, config: RunConfig, environment: dict[str, Any], resume: ResumeMode = "never"
+    ) -> None:
         self._console = make_console()
-        self._directory = RunDirectory.create(config)
+        start = open_run(config, resume)
+        self._directory, self.saved = start.directory, start.saved
+        self.attempt = start.directory.attempt
         provenance = collect({**environment, "node_list": sorted({seat["node"] for seat in world.seats})})
         self._directory.write_provenance(provenance)
         runlog = RunLog(
             self._directory.attempt_file,
             config_json=config.to_json(),
             provenance=provenance,
-            attempt=world.attempt,
+            attempt=self.attempt,
+            first_update=0 if self.saved is None else self.saved.update,
             flush_interval_s=config.storage.flush_interval_s,
         )
         link_attempts(self._directory.path)
-        self._progress = Progress(config, self._console)
-        self.writer = ResultWriter(runlog, self._watch)
+        env_steps = 0 if self.saved is None else int(self.saved.meta["env_steps"])
+        self._progress = Progress(config, self._console, env_steps)
+        self.writer = ResultWriter(runlog, self._watch, env_steps)
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)
         self.writer.add(
             "events", table_row("events", kind="started", role="root", role_rank=0, world_rank=world.rank)
         )
+        for note in start.notes:
+            self._console.print(f"resume: {note}", soft_wrap=True, highlight=False)
+            row = table_row(
+                "events", kind="resumed", role="root", role_rank=0, world_rank=world.rank, text=note
+            )
+            self.writer.add("events", row)
 
     def finish(self, exit_code: int, cause: str) -> None:
         """Write the last rows, close every file, print the summary; the run directory is the last line."""
@@ -79,7 +92,7 @@ class Results:
             env_steps=progress.env_steps,
             updates=progress.updates,
             wall_s=progress.wall_s,
-            env_steps_per_s=progress.env_steps / progress.wall_s if progress.wall_s else None,
+            env_steps_per_s=progress.env_steps_per_s,
         )
 
     def _record_plan(self, world: World) -> None:

@@ -20,45 +20,52 @@ from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look, without_interface
 from hpcrl.launch.supervise import end_with_parent, leave, supervised
-from hpcrl.storage.rundir import check_free
+from hpcrl.storage.resume import ResumeMode, check_start, finished
 
 
-def run_command(recipe: str, overrides: Sequence[str], num_ranks: int | None) -> int:
+def run_command(
+    recipe: str, overrides: Sequence[str], num_ranks: int | None, resume: ResumeMode = "never"
+) -> int:
     """The whole of `hpcrl run`; returns the exit code. Wrong configurations are refused before MPI starts."""
     flag = SignalFlag()
     flag.install()
     situation = look()
     try:
-        config = load_config(recipe, overrides, num_ranks)
-        refuse_early(config, situation)
+        config = load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
+        ended = finished(config, resume)  # asked by every rank: those that were started leave together
+        if ended:
+            if situation.rank == 0:
+                sys.stdout.write(f"{ended}\n")
+            return leave(int(ExitCode.FINISHED))
+        refuse_early(config, situation, resume)
     except ConfigError as error:
         if situation.rank == 0:
             sys.stderr.write(f"hpcrl: {error}\n")
         return leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
     if situation.in_world or 1 in (config.world_size, num_ranks):
-        return join(config, situation, flag)
-    return start_world(config, flag)
+        return join(config, situation, flag, resume)
+    return start_world(config, flag, resume)
 
 
-def refuse_early(config: RunConfig, situation: Situation) -> None:
+def refuse_early(config: RunConfig, situation: Situation, resume: ResumeMode = "never") -> None:
     """Raise ConfigError for what can be known before MPI starts; makes and starts nothing."""
     if situation.launcher == "srun without MPI":
         raise ConfigError(without_interface(situation))
     if situation.in_world:
         fit(config, situation.size)
     if situation.rank == 0:
-        check_free(config)
+        check_start(config, resume)
 
 
-def join(config: RunConfig, situation: Situation, flag: SignalFlag) -> int:
+def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: ResumeMode = "never") -> int:
     """Be this process's rank, under a supervisor."""
     from hpcrl.launch.inside import run_rank
 
-    code = supervised(lambda board: run_rank(config, situation, board, flag), flag)
+    code = supervised(lambda board: run_rank(config, situation, board, flag, resume), flag)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 
-def start_world(config: RunConfig, flag: SignalFlag) -> int:
+def start_world(config: RunConfig, flag: SignalFlag, resume: ResumeMode = "never") -> int:
     """Start the ranks with the launcher that belongs to mpi4py's MPI library, and wait for them."""
     try:
         launcher = find_launcher()
@@ -82,6 +89,8 @@ def start_world(config: RunConfig, flag: SignalFlag) -> int:
             "hpcrl",
             "run",
             str(path),
+            "--resume",
+            resume,
         ]
         environ = dict(os.environ)
         if sys.stdout.isatty():

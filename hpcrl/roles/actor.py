@@ -13,6 +13,7 @@ from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import Tag
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.collect import Collector
+from hpcrl.roles.cut import MARK
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers, take
 
 
@@ -34,6 +35,12 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
         if grant is None:
             break
         number, granted_version, row = grant
+        if number == MARK:
+            if session.control.stopped:
+                break  # the end has come before that cut
+            session.cuts.write(granted_version, placement, collector.components())
+            yield True
+            continue
         with timers("policy.fetch"):
             fetch = partial(streams.fetch, granted_version, exactly=config.deterministic)
             version = yield from take(fetch, session)
@@ -57,9 +64,12 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
         streams.send(row)
         session.report(f"trajectory {number} under version {version}")
         yield True
-    collector.close()
+    collector.settle()
     record_timers(session, placement, timers)
     yield from streams.drain(session)
+    if session.control.save_at is not None:
+        session.cuts.write(session.control.save_at, placement, collector.components())
+    collector.close()
 
 
 class ActorStreams:
@@ -76,11 +86,11 @@ class ActorStreams:
             raise RuntimeError(f"rank {world.rank} reads no parameters")
         self._parameters = session.parameters
         self._reader = session.parameters.reader
-        for _ in range(comm.slots):
+        for _ in range(comm.slots + 1):  # and a mark
             self._grants.post(np.zeros(3, np.int64))
 
     def next_grant(self) -> tuple[int, int, int] | None:
-        """(number, parameter version, row) of the next grant, or None."""
+        """(number, parameter version, row) of the next grant, or (MARK, update of the cut, 0), or None."""
         self._progress()
         message = self._grants.poll()
         if message is None:

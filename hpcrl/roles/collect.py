@@ -13,8 +13,11 @@ import numpy.typing as npt
 from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Step, VectorEnv, make_vector_env
-from hpcrl.roles.session import Session, Timers
+from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
+from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
+from hpcrl.roles.session import Session, Timers, record_event
+from hpcrl.storage.checkpoint import Given
+from hpcrl.storage.components import generator_state
 from hpcrl.storage.schema import TABLES
 
 
@@ -45,8 +48,9 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            env = make_vector_env(config.env, indices, config.seed)
-            self._groups.append(_Group(env, slice(columns.start, columns.stop), env.reset()))
+            env, obs = self._begin(session, placement, indices)
+            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs))
+        restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
         """Fill every field of the trajectory's used columns; False when `cancelled()` came first.
@@ -69,12 +73,39 @@ class Collector:
             group.obs = fields["obs"][unroll_length, group.columns].copy()
         return True
 
-    def close(self) -> None:
-        """Finish env_steps under way and free the environments."""
+    def settle(self) -> None:
+        """Finish env_steps under way, of a trajectory that is given up; the environments go on from there."""
         for group in self._groups:
             if group.under_way:
-                group.env.recv()
+                group.obs = group.env.recv().obs.copy()
+                group.under_way = False
+
+    def components(self) -> dict[str, Given]:
+        """This rank's part of a checkpoint: between trajectories, or settled."""
+        groups = [(group.obs, env_state(group.env)) for group in self._groups]
+        return {"actions": generator_state(self._rng), "envs": env_values(self.envs.start, groups)}
+
+    def close(self) -> None:
+        """Finish env_steps under way and free the environments."""
+        self.settle()
+        for group in self._groups:
             group.env.close()
+
+    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, Obs]:
+        """Environments as they were saved, or in the first observation of an episode."""
+        config, saved = session.config, session.cuts.saved
+        if saved is None:
+            env = make_vector_env(config.env, indices, config.seed)
+            return env, env.reset().copy()
+        found = saved_envs(saved, placement.role, config.env.num_envs, indices)
+        seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
+        env = make_vector_env(config.env, indices, seed)
+        if found is not None and isinstance(env, Resumable):
+            env.load_state(found[1])
+            return env, found[0]
+        text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
+        record_event(session, placement, "episode_restarted", text, len(indices))
+        return env, env.reset().copy()
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()

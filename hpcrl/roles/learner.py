@@ -11,7 +11,9 @@ from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.publication import Publication
+from hpcrl.roles.queue_state import QueueState
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
+from hpcrl.storage.checkpoint import Given
 
 
 def run_learner(session: Session, placement: Placement) -> RoleLoop:
@@ -21,34 +23,45 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     """
     config = session.config
     timers = Timers()
-    learning = Learning(session, placement, make_algorithm(config, session.env_spec), timers)
+    learning = Learning(session, placement, make_algorithm(config, session.env_spec), timers, cut_ahead=SLOTS)
     batches = BatchStreams(session, placement)
     publication = Publication(session, placement, learning)
-    publication.publish(0)
-    batches.ask()
-    batches.ask()
+    publication.publish(learning.updates)
+    batches.ask_ahead()
     while True:
         with timers("batch.wait"):
-            while not (learning.over or batches.ready() or session.control.stop_requested):
+            while not (learning.over or learning.cut_here or batches.ready() or learning.stop_heard):
                 publication.poll()
+                learning.poll()
                 yield False
             yield from publication.meet()
         publication.poll()
+        learning.poll()
+        was_stopping = learning.stopping
         if learning.vote():
             break
+        if learning.cut_here:
+            learning.cut({"queue": batches.held(learning.updates)})
+            publication.mark(learning.updates)
+            if learning.stopping:
+                break
+            batches.ask_ahead()
+            continue
+        if learning.stopping and not was_stopping:
+            continue  # agreed on before each has its batch
         learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
             if learning.updates % config.lag.publish_every_updates == 0:
                 publication.publish(learning.updates)
-        batches.ask()
+        batches.next(ask=learning.cut_at is None)  # before a cut the batches ahead are used up
         yield True
-    session.control.announce_stop()
+    yield from learning.end(publication.poll)
     batches.close()
     publication.close()
     yield from drain(lambda: batches.drained() & publication.drained(), session)
     batches.cancel()
     publication.cancel()
-    learning.finish()
+    yield from learning.finish({"queue": batches.held(learning.updates)})
     record_timers(session, placement, timers)
 
 
@@ -58,7 +71,7 @@ class BatchStreams:
     def __init__(self, session: Session, placement: Placement) -> None:
         config, world, spec = session.config, session.world, session.trajectory_spec
         learner = placement.role_rank
-        self._attempt = world.attempt
+        self._session, self._learner = session, learner
         self.column_offset = (
             spec.num_envs * share(config.batch_trajectories, config.ranks.learners, learner).start
         )
@@ -71,13 +84,19 @@ class BatchStreams:
                 self._links[shard] = BatchClient(world, rank, session.arenas.batches, SLOTS * shard)
         self._arrived: dict[int, Bytes] = {}
 
-    def ask(self) -> None:
-        """Ask every shard for its part of one more batch.
+    def ask_ahead(self) -> None:
+        """Ask for as many batches as may be asked for; at the start and after a cut."""
+        for _ in range(SLOTS):
+            self.next(ask=True)
 
-        The trajectories of the update before the last are overwritten from here on.
+    def next(self, *, ask: bool) -> None:
+        """The batch has been trained on: go on to the next one, and ask every shard for its part of one more.
+
+        With `ask` the trajectories of the update before the last are overwritten from here on.
         """
         for link in self._links.values():
-            link.ask()
+            if ask:
+                link.ask()
         self._arrived = {}
 
     def ready(self) -> bool:
@@ -88,8 +107,24 @@ class BatchStreams:
         return len(self._arrived) == len(self._links)
 
     def trajectories(self) -> list[Trajectory]:
-        """The batch, a trajectory of many columns from each shard; valid until the next but one `ask`."""
-        return [self._layouts[shard].check(self._arrived[shard], self._attempt) for shard in self._links]
+        """The batch, a trajectory of many columns from each shard; valid until the next but one `next`."""
+        attempt = self._session.world.attempt
+        return [self._layouts[shard].check(self._arrived[shard], attempt) for shard in self._links]
+
+    def held(self, update: int) -> Given:
+        """What is here of the batches of `update` and later ones and is not trained on: a component `queue`.
+
+        Before a cut nothing is; at the end of a run only after `drained`.
+        """
+        config = self._session.config
+        queue = QueueState(self._session.trajectory_spec)
+        for shard, link in self._links.items():
+            positions = part_positions(config, shard, self._learner)
+            first = [self._arrived[shard]] if shard in self._arrived else []
+            for ahead, part in enumerate([*first, *link.unread]):
+                numbers = [(update + ahead) * config.batch_trajectories + place for place in positions]
+                queue.add_joined(self._layouts[shard].view(part), numbers)
+        return queue.values()
 
     def close(self) -> None:
         """Ask for nothing more."""

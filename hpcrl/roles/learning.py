@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -17,13 +18,13 @@ from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import make_vector_env, run_episodes
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.records import table_row
-from hpcrl.roles.session import Session, Timers, record_event
-from hpcrl.storage import checkpoint
+from hpcrl.roles.evaluation import evaluate
+from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
+from hpcrl.roles.records import record_update, table_row
+from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
+from hpcrl.storage.checkpoint import Given
 from hpcrl.storage.dump import dump_arrays
-from hpcrl.storage.schema import TABLES
 
 if TYPE_CHECKING:
     from hpcrl.comm.device_sum import DeviceReducer
@@ -33,18 +34,25 @@ Fields = dict[str, npt.NDArray[Any]]
 _log = logging.getLogger(__name__)
 
 
-class EvaluationInterrupted(Exception):
-    """A signal came during the evaluation."""
-
-
 class Learning:
     """One learner's view of the training: its algorithm, the counters all learners agree on, the results.
 
-    `vote`, `update` and `finish` are collective over the learners.
+    `vote`, `update` and `finish` are collective over the learners, which call `cut` and `end` alike.
     """
 
-    def __init__(self, session: Session, placement: Placement, algorithm: Algorithm, timers: Timers) -> None:
-        """Collective over the learners: all start from the parameters of role_rank 0."""
+    def __init__(
+        self,
+        session: Session,
+        placement: Placement,
+        algorithm: Algorithm,
+        timers: Timers,
+        *,
+        cut_ahead: int = 0,
+    ) -> None:
+        """Collective over the learners: all start from the parameters of role_rank 0, or from the run's checkpoint.
+
+        `cut_ahead`: updates from the decision for a cut to the cut itself.
+        """
         world = session.world
         if world.learners is None:
             raise RuntimeError(f"rank {world.rank} has no learner communicator")
@@ -56,22 +64,37 @@ class Learning:
         self._reducer = HierarchicalReducer(
             world.learners, world.waiter, config.reduction, debug=config.comm.debug
         )
+        self._cut_ahead = cut_ahead
+        self.cut_at: int | None = None
+        """The update at which the next cut lies, once agreed on."""
+        self.stopping = False
+        """The run ends with that cut."""
+        self._counters = Counters()
+        restore_learner(session, placement, algorithm, self._counters)
         self._reducer.broadcast_array(algorithm.parameters.numpy)
         if config.reduction.shard_optimizer:
             self._share_optimizer()
+        restore_reducer(session, placement, algorithm, self._reducer)
         device = torch.device(world.seats[world.rank]["device"])
         self._staging = BatchStaging(device)
         self._device_reducer = self._move_to(device, world.learners)
         self._summed: Reducer = self._device_reducer or self._reducer
         if self.is_root:
             _log.info("%s", (self._device_reducer or self._reducer).description)
-        self.updates = 0
-        self.env_steps = 0
-        self._nonfinite = 0
+
+    @property
+    def updates(self) -> int:
+        """Updates of the whole run."""
+        return self._counters.updates
+
+    @property
+    def env_steps(self) -> int:
+        """Valid env_steps trained on, of the whole run."""
+        return self._counters.env_steps
 
     @property
     def is_root(self) -> bool:
-        """Learner 0 publishes, logs, saves and evaluates."""
+        """Learner 0 publishes, logs, completes checkpoints and evaluates."""
         return self._placement.role_rank == 0
 
     @property
@@ -81,15 +104,67 @@ class Learning:
         return failed or self.env_steps >= self._session.config.budget.env_steps
 
     def vote(self) -> bool:
-        """Whether to stop before the next update, the same on all learners. Collective over the learners."""
+        """Whether to stop before the next update, the same on all learners. Collective over the learners.
+
+        A cut that is due is agreed on here too; so is a stop that waits for a cut, where every trajectory counts.
+        """
         if self.over:
             return True
-        stop = self._reducer.any_true(self._session.control.stop_requested)
-        if stop:
-            name = self._session.control.stop_cause  # empty where only another learner knows
+        if self.stopping:
+            return False
+        session, cuts = self._session, self._session.cuts
+        due = cuts.is_root and self.cut_at is None and cuts.due(self.updates + self._cut_ahead)
+        wanted = np.array([session.control.stop_requested, due], np.float64)
+        self._reducer.sum_array(wanted)
+        stop, cut = (wanted > 0).tolist()
+        if self.cut_at is None and (cut or (stop and self._keeps_everything)):
+            self.cut_at = self.updates + self._cut_ahead
+            cuts.decided()
+        self.stopping = stop
+        return bool(stop and not self._keeps_everything)
+
+    @property
+    def stop_heard(self) -> bool:
+        """A signal came that the learners have not agreed on yet. Local."""
+        return self._session.control.stop_requested and not self.stopping
+
+    @property
+    def cut_here(self) -> bool:
+        """The next update waits for a cut. Local, equal on all learners."""
+        return self.cut_at == self.updates
+
+    def cut(self, others: Mapping[str, Given]) -> None:
+        """Write this role's part, `others` included, of a set that the run goes on from. Local."""
+        self.cut_at = None
+        self._session.cuts.begin(self.updates, self.env_steps)
+        self._write(others)
+
+    def poll(self) -> None:
+        """Progress of a set that is not complete. Local."""
+        complete = self._session.cuts.poll()
+        if complete is not None:
+            text = f"of update {complete[0]}, complete after {complete[1]:.2f} s"
+            record_event(self._session, self._placement, "checkpoint", text)
+
+    def end(self, progress: Callable[[], object] = lambda: None) -> RoleLoop:
+        """After `vote`: tell every rank of the end, and whether its state is to be saved once all is drained.
+
+        A cut at this very update is completed first; meanwhile `progress` is called for the others.
+        """
+        session, cuts = self._session, self._session.cuts
+        if self.stopping and not self.over:
+            name = session.control.stop_cause  # empty where only another learner knows
             cause = f"stopped by {name} before the budget was used" if name else ""
-            self._session.fail(ExitCode.RESUME_ME, cause)
-        return stop
+            session.fail(ExitCode.RESUME_ME, cause)
+        self.cut_at = None
+        save = cuts.last != self.updates
+        if save:
+            cuts.begin(self.updates, self.env_steps)
+        while not save and cuts.pending:
+            progress()
+            self.poll()
+            yield False
+        session.control.announce_stop(self.updates if save else None)
 
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
         """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
@@ -108,18 +183,22 @@ class Learning:
         with self._timers("reducer.mean_gradients"):
             self._reducer.sum_array(totals)
         valid = float(totals[:-1].sum())
-        self.updates += 1
-        self.env_steps += int(valid)
+        self._counters.updates += 1
+        self._counters.env_steps += int(valid)
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
-            self._log(result.metrics, result.applied, totals[:-1], valid / max(totals[-1], 1.0))
+            metrics = result.metrics | {"valid_fraction": valid / max(totals[-1], 1.0)}
+            record_update(
+                session.record, self.updates, self.env_steps, metrics, totals[:-1], applied=result.applied
+            )
 
-    def finish(self) -> None:
-        """Fingerprint the weights; the root saves and, when the budget was reached, evaluates.
+    def finish(self, others: Mapping[str, Given]) -> RoleLoop:
+        """Fingerprint the weights and write this role's part of the last set; the root evaluates, if at the budget.
 
         Collective over the learners: the others wait for the root, however long the evaluation takes.
         """
+        session, config = self._session, self._session.config
         if self._device_reducer is not None:
             self.algorithm.move(torch.device("cpu"))  # to be saved, and to act in the evaluation
         row = table_row(
@@ -128,15 +207,36 @@ class Learning:
             update=self.updates,
             weights_sha256=self.algorithm.parameters.sha256(),
         )
-        self._session.record("learners", row)
-        states = self._reducer.gather_states()
-        if self.is_root:
-            self._save_and_evaluate(states)
+        session.record("learners", row)
+        if session.control.save_at is not None:
+            self._write(others)
+        limit_s = config.comm.drain_timeout_s
+        began = perf_counter()
+        while session.cuts.pending:
+            self.poll()
+            if perf_counter() - began > limit_s:
+                raise TimeoutError(
+                    f"no part of the last checkpoint from {session.cuts.missing()} within {limit_s:g} s "
+                    "(comm.drain_timeout_s)"
+                )
+            yield False
+        session.outcome.update(env_steps=self.env_steps, updates=self.updates)
+        if self.is_root and session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
+            evaluate(session, self._placement, self.algorithm, self.updates, self.env_steps)
         self._reducer.barrier()
         self.algorithm.release()
         if self._device_reducer is not None:
             self._device_reducer.close()
         self._reducer.close()
+
+    @property
+    def _keeps_everything(self) -> bool:
+        """A stop loses no trajectory under way: where they have an order that a resumed run must find again."""
+        return self._session.config.deterministic and self._cut_ahead > 0
+
+    def _write(self, others: Mapping[str, Given]) -> None:
+        own = learner_components(self.algorithm, self._counters, self._reducer, root=self.is_root)
+        self._session.cuts.write(self.updates, self._placement, {**own, **others})
 
     def _move_to(self, device: torch.device, learners: LearnerComms) -> DeviceReducer | None:
         """Learn on `device`; what sums gradients there, if they are not summed in host memory."""
@@ -159,16 +259,6 @@ class Learning:
                 [torch.from_numpy(one) for one in memories], own, self._reducer.wait_for_node
             )
 
-    def _save_and_evaluate(self, reducer_states: list[dict[str, npt.NDArray[Any]]]) -> None:
-        config = self._session.config
-        meta = {"env_steps": self.env_steps, "updates": self.updates, "seed": config.seed}
-        components = {"learner": self.algorithm.state()}
-        components |= {f"reducer-{rank}": state for rank, state in enumerate(reducer_states) if state}
-        checkpoint.save(self._session.run_dir, self.updates, components, meta=meta)
-        self._session.outcome.update(env_steps=self.env_steps, updates=self.updates)
-        if self._session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
-            self._evaluate()
-
     def _fields(self, trajectories: list[Trajectory]) -> dict[str, list[npt.NDArray[Any]]]:
         """The arrays of each field, to be joined along their columns; at least one."""
         if trajectories:
@@ -189,7 +279,7 @@ class Learning:
         return np.bincount(lag, minlength=max_lag + 1)
 
     def _guard(self, applied: bool, fields: Fields) -> None:
-        self._nonfinite = 0 if applied else self._nonfinite + 1
+        self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1
         if applied:
             return
         name = f"nonfinite-update{self.updates:06d}-learner{self._placement.role_rank}.h5"
@@ -200,72 +290,8 @@ class Learning:
             f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
         )
         record_event(self._session, self._placement, "nonfinite_update", text)
-        if self._nonfinite >= most:
+        if self._counters.nonfinite >= most:
             self._session.fail(
                 ExitCode.LEARNING_FAILED,
                 f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)",
             )
-
-    def _log(
-        self, metrics: dict[str, float], applied: bool, histogram: npt.NDArray[Any], valid_fraction: float
-    ) -> None:
-        lags = np.flatnonzero(histogram)
-        lag = {"lag_min": -1, "lag_mean": float("nan"), "lag_max": -1}
-        if lags.size:
-            mean = float(lags @ histogram[lags] / histogram.sum())
-            lag = {"lag_min": int(lags[0]), "lag_mean": mean, "lag_max": int(lags[-1])}
-        row = table_row(
-            "updates",
-            update=self.updates,
-            env_steps=self.env_steps,
-            applied=applied,
-            valid_fraction=valid_fraction,
-            parameter_version=self.updates,
-            **lag,
-            **metrics,
-        )
-        rows = TABLES["lag"].rows(
-            len(lags), update=self.updates, lag=lags, env_steps=histogram[lags].astype(int)
-        )
-        self._session.record("lag", rows)
-        # Last: an update in the file has its lags there too, also after a kill.
-        self._session.record("updates", row)
-
-    def _evaluate(self) -> None:
-        config = self._session.config
-        evaluation = config.evaluation
-        self._session.report(f"evaluation of {evaluation.episodes} episodes")
-        env_config = config.env.model_copy(update={"num_envs": evaluation.episodes, "num_groups": 1})
-        env = make_vector_env(env_config, range(evaluation.episodes), evaluation.seed)
-        rng = np.random.default_rng(evaluation.seed)
-
-        def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-            self._session.control.poll()
-            self._session.poll_records()  # the last updates, for who reads the file meanwhile
-            if self._session.control.stop_requested:
-                raise EvaluationInterrupted
-            return self.algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
-
-        try:
-            episodes = run_episodes(env, act, evaluation.max_episode_steps)
-        except EvaluationInterrupted:
-            record_event(
-                self._session,
-                self._placement,
-                "evaluation_interrupted",
-                f"by {self._session.control.stop_cause}",
-            )
-            return
-        finally:
-            env.close()
-        rows = TABLES["evaluation"].rows(
-            len(episodes),
-            update=self.updates,
-            env_steps=self.env_steps,
-            seed=evaluation.seed,
-            episode=np.arange(len(episodes)),
-            episode_return=np.array([episode[0] for episode in episodes]),
-            episode_length=np.array([episode[1] for episode in episodes]),
-            cut=np.array([episode[2] for episode in episodes]),
-        )
-        self._session.record("evaluation", rows)

@@ -39,6 +39,14 @@ class Publication:
             self._version = version
         self.poll()
 
+    def mark(self, update: int) -> None:
+        """After the versions before it: a cut lies at `update`. On learner 0, to the replay ranks."""
+        if self._version is not None:
+            self._copy.wait()
+            self._hand_over(self._version)
+        for sender in self._versions:
+            sender.send(np.array([update, 1], np.int64))
+
     def poll(self) -> None:
         """Progress."""
         if self._version is not None and self._copy.ready():
@@ -52,7 +60,7 @@ class Publication:
         if self._publisher is not None:
             self._publisher.publish(version, self._copy.array)
         for sender in self._versions:
-            sender.send(np.array([version], np.int64))
+            sender.send(np.array([version, 0], np.int64))
 
     def meet(self) -> RoleLoop:
         """Yield until every learner has come here. Collective over the learners.

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
@@ -125,11 +126,11 @@ class RecordReceiver:
 class ResultWriter:
     """Rank-local owner of the result file and of what a person watches. Never a learner in its compute."""
 
-    def __init__(self, runlog: RunLog, watch: Sink) -> None:
-        """`watch` sees every row as it is written (the progress line)."""
+    def __init__(self, runlog: RunLog, watch: Sink, env_steps: int = 0) -> None:
+        """`watch` sees every row as it is written (the progress line). `env_steps`: trained on by earlier attempts."""
         self._runlog = runlog
         self._watch = watch
-        self._env_steps = 0
+        self._env_steps = env_steps
         self._start = time.perf_counter()
 
     @property
@@ -168,3 +169,33 @@ def table_row(table: str, **values: Any) -> Rows:
     """One row of a table; metrics the schema does not know are left out."""
     known = {column.name for column in TABLES[table].columns}
     return TABLES[table].row(**{name: value for name, value in values.items() if name in known})
+
+
+def record_update(
+    record: Sink,
+    update: int,
+    env_steps: int,
+    metrics: dict[str, float],
+    histogram: npt.NDArray[Any],
+    *,
+    applied: bool,
+) -> None:
+    """Hand the rows of one update to the writer. `histogram`: valid env_steps by lag 0..max_lag."""
+    lags = np.flatnonzero(histogram)
+    lag = {"lag_min": -1, "lag_mean": float("nan"), "lag_max": -1}
+    if lags.size:
+        mean = float(lags @ histogram[lags] / histogram.sum())
+        lag = {"lag_min": int(lags[0]), "lag_mean": mean, "lag_max": int(lags[-1])}
+    row = table_row(
+        "updates",
+        update=update,
+        env_steps=env_steps,
+        applied=applied,
+        parameter_version=update,
+        **lag,
+        **metrics,
+    )
+    rows = TABLES["lag"].rows(len(lags), update=update, lag=lags, env_steps=histogram[lags].astype(int))
+    record("lag", rows)
+    # Last: an update in the file has its lags there too, also after a kill.
+    record("updates", row)

@@ -8,10 +8,13 @@ from hpcrl.comm.ranks import Placement
 from hpcrl.comm.replay_link import SLOTS, BatchServer
 from hpcrl.comm.rows import Bytes, RowReceiver
 from hpcrl.comm.stream import Sender, Tag, all_drained
-from hpcrl.data.admission import Admission
+from hpcrl.data.admission import Admission, still_in_time
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, trajectory_rows
+from hpcrl.roles.cut import MARK
+from hpcrl.roles.queue_state import QueueState
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_event, record_timers
+from hpcrl.storage.checkpoint import Given
 
 
 def run_replay(session: Session, placement: Placement) -> RoleLoop:
@@ -21,14 +24,19 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
     while not session.control.stopped:
         progress = session.parameters.poll()
         progress |= shard.take_notes()
-        progress |= shard.grant()
-        progress |= shard.receive()
-        progress |= shard.serve()
+        if shard.cut_at is None:
+            progress |= shard.grant()
+            progress |= shard.receive()
+            progress |= shard.serve()
+        else:
+            progress |= shard.cut(shard.cut_at)
         if progress:
             session.report(f"{shard.served} batches sent, {shard.admission.under_way} trajectories under way")
         yield progress
     shard.close_senders()
     yield from drain(shard.drained, session)
+    if session.control.save_at is not None:
+        session.cuts.write(session.control.save_at, placement, {"queue": shard.queue()})
     shard.cancel()
     record_timers(session, placement, timers)
 
@@ -63,14 +71,18 @@ class ReplayShard:
             for index in self._parts
         }
         self._versions = world.receiver(ranks[0], Tag.VERSION)
-        for _ in range(2):
-            self._versions.post(np.zeros(1, np.int64))
+        for _ in range(4):  # two versions ahead, each perhaps with a mark
+            self._versions.post(np.zeros(2, np.int64))
         self._fresh = iter(range(trajectory_rows(config, shard)))
         """Rows that were never used; taken only when no other is free, so that memory grows with need."""
         self._free: list[int] = []
         self._row_of: dict[int, int] = {}
         """Rows of the trajectories that have arrived, by grant."""
-        self.served = 0
+        first = session.cuts.first_update
+        self.served = first
+        """Batches sent, those of the attempts before included."""
+        self.cut_at: int | None = None
+        """A checkpoint at this update waits for everything that has been granted."""
         self.admission = Admission(
             batch=len(self._positions),
             max_lag=config.lag.max_lag,
@@ -78,15 +90,21 @@ class ReplayShard:
             grants_per_actor=config.comm.slots,
             overdue=config.lag.overdue,
             deterministic=config.deterministic,
+            first_version=first,
+            waiting=self._restore(first),
         )
 
     def take_notes(self) -> bool:
         """Requests of the learners and the version they have published."""
         progress = False
         while (note := self._versions.poll()) is not None:
-            if int(note[0]) == 0:
-                self._session.start_clock()
-            self.admission.publish(int(note[0]))
+            version, marked = note.tolist()
+            if marked:
+                self.cut_at = version
+            else:
+                if version == self._session.cuts.first_update:
+                    self._session.start_clock()
+                self.admission.publish(version)
             self._versions.post(note)
             progress = True
         for link in self._links.values():
@@ -94,12 +112,13 @@ class ReplayShard:
                 progress = True
         return progress
 
-    def grant(self) -> bool:
+    def grant(self, *, before_cut: bool = False) -> bool:
         """Let actors start trajectories: a row is posted for each before its grant leaves."""
         progress = False
         for sender in self._grants:
             sender.poll()
-        while (grant := self.admission.next_grant()) is not None:
+        next_grant = self.admission.next_grant_before_cut if before_cut else self.admission.next_grant
+        while (grant := next_grant()) is not None:
             row = self._free.pop() if self._free else next(self._fresh)
             self._trajectories[grant.actor].post(row)
             self._grants[grant.actor].send(np.array([grant.number, grant.version, row], np.int64))
@@ -115,6 +134,28 @@ class ReplayShard:
                 with self._timers("replay.insert"):
                     self._insert(row)
         return progress
+
+    def cut(self, update: int) -> bool:
+        """Take in what has been granted; once all is here, pass the mark on and write this rank's part."""
+        progress = self.grant(before_cut=True)
+        progress |= self.receive()
+        if self.admission.under_way:
+            return progress
+        for sender in self._grants:
+            sender.send(np.array([MARK, update, 0], np.int64))
+        self._session.cuts.write(update, self._placement, {"queue": self.queue()})
+        self.cut_at = None
+        return True
+
+    def queue(self) -> Given:
+        """Every trajectory that has arrived and was not sent on, as a component."""
+        state = QueueState(self._session.trajectory_spec)
+        batch = self._session.config.batch_trajectories
+        for grant in self.admission.waiting_grants:
+            update, place = divmod(grant.number, len(self._positions))
+            row = self._memory(self._row_of[grant.number])
+            state.add(row, update * batch + self._positions[place], grant.version)
+        return state.values()
 
     def serve(self) -> bool:
         """Send the next batch once every learner it serves has asked for it and the lag contract allows it."""
@@ -140,10 +181,8 @@ class ReplayShard:
             link.close()
 
     def drained(self) -> bool:
-        """Take in and forget what still comes; True when every stream of this shard has ended."""
-        for receiver in self._trajectories:
-            while receiver.poll() is not None:
-                pass
+        """Take in what still comes; True when every stream of this shard has ended."""
+        self.receive()
         self.take_notes()
         parameters = self._session.parameters
         return all_drained(
@@ -160,6 +199,35 @@ class ReplayShard:
 
     def _memory(self, row: int) -> Bytes:
         return self._arena.row(self._session.world.rank, row)
+
+    def _restore(self, first: int) -> list[int]:
+        """Put this rank's share of the saved trajectories into rows; their versions, in the order of their grants."""
+        session, config, saved = self._session, self._session.config, self._session.cuts.saved
+        if saved is None:
+            return []
+        queue = QueueState(session.trajectory_spec)
+        for part in [*saved.of_role("learner"), *saved.of_role("replay")]:
+            saved.restore(part, "queue", queue.load)
+        whole, shard = config.batch_trajectories, self._placement.role_rank
+        mine = [one for one in queue.in_order() if one[0] % whole % config.ranks.replay == shard]
+        batch = len(self._positions)
+        kept = still_in_time(
+            [version for _, version, _ in mine],
+            first_version=first,
+            batch=batch,
+            max_lag=config.lag.max_lag,
+        )
+        for place, index in enumerate(kept):
+            row, number = next(self._fresh), first * batch + place
+            self._memory(row)[: self._layout.nbytes] = mine[index][2]
+            header = self._layout.view(self._memory(row)).header
+            header["attempt"], header["grant"] = session.world.attempt, number
+            self._row_of[number] = row
+        lost = len(mine) - len(kept) + (queue.foreign if shard == 0 else 0)
+        if lost:
+            text = "saved in another layout, or too old under lag.max_lag, when the run was resumed"
+            record_event(session, self._placement, "dropped_trajectory", text, lost)
+        return [mine[index][1] for index in kept]
 
     def _insert(self, row: int) -> None:
         number = int(self._layout.check(self._memory(row), self._session.world.attempt).header["grant"])

@@ -18,6 +18,7 @@ from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec
 from hpcrl.roles.arenas import Arenas
+from hpcrl.roles.cut import Cuts
 from hpcrl.roles.records import table_row
 from hpcrl.storage.schema import Rows
 
@@ -64,6 +65,7 @@ class Session:
     arenas: Arenas
     parameters: ParameterExchange
     control: Control
+    cuts: Cuts
     run_dir: Path
     record: Callable[[str, Rows], None]
     """Hand rows of a table to the writer; never waits."""
@@ -81,9 +83,11 @@ class Session:
         self.outcome.update(exit_code=code, cause=cause)
 
     def rng(self, placement: Placement, purpose: str) -> np.random.Generator:
-        """A random stream of its own for (run seed, role, role_rank, purpose)."""
+        """A random stream of its own for (run seed, role, role_rank, purpose), and the update the run goes on from."""
         words = [int.from_bytes(text.encode()[:8], "little") for text in (placement.role, purpose)]
-        return np.random.default_rng(np.random.SeedSequence([self.config.seed, placement.role_rank, *words]))
+        resumed = [self.cuts.first_update] if self.cuts.saved is not None else []
+        entropy = [self.config.seed, placement.role_rank, *words, *resumed]
+        return np.random.default_rng(np.random.SeedSequence(entropy))
 
 
 def take(poll: Callable[[], T | None], session: Session) -> Generator[bool, None, T | None]:

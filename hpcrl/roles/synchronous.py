@@ -27,6 +27,9 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
 
     session.start_clock()
     while not learning.vote():
+        if learning.cut_here:
+            learning.cut(collector.components())
+        learning.poll()
         trajectory = layout.begin(
             slot,
             attempt=session.world.attempt,
@@ -39,7 +42,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
         offset = placement.role_rank * columns
         learning.update([trajectory], offset, config.ranks.workers * columns)
         yield True
-    session.control.announce_stop()
+    yield from learning.end()
+    yield from learning.finish(collector.components())
     collector.close()
-    learning.finish()
     record_timers(session, placement, timers)

@@ -1,4 +1,9 @@
-"""Checkpoints: a set of arrays under one update's number, whole and verified, or not there at all."""
+"""Checkpoints: one file from every rank under one update's number, whole and verified, or not there at all.
+
+`checkpoints/UPDATE/` holds a part of each role (`learner-0.h5`, `actor-2.h5`, ...) and `manifest.json`, which names the
+parts with their hashes. All is written in a folder aside: each rank writes its part (`write_part`) and tells the root
+its hash; when all have, the root writes the manifest and renames the folder (`complete`).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +13,8 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,68 +22,123 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from hpcrl.storage.components import COMPONENTS
 from hpcrl.storage.files import read_json, sync
 
 Value = npt.NDArray[Any] | int | float | str
-Components = dict[str, dict[str, Value]]
+Values = dict[str, Value]
+Given = Mapping[str, npt.NDArray[Any] | np.generic | int | float | str]
+"""What may be stored: numeric or bool arrays of any shape, int of any size, float, str."""
 
-_FORMAT = 1
+_FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _MANIFEST = "manifest.json"
 
 _log = logging.getLogger(__name__)
 
 
-def save(
-    run_dir: Path,
-    update: int,
-    components: Mapping[str, Mapping[str, npt.NDArray[Any] | np.generic | int | float | str]],
-    keep: int = 2,
-    meta: Mapping[str, Any] | None = None,
-) -> Path:
-    """Write `checkpoints/UPDATE` and remove all but the newest `keep` up to this update.
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint whose files all matched their hashes."""
 
-    One HDF5 file per component (name -> numeric or bool array of any shape, int of any size, float or str).
-    Written aside; the manifest with the hash of each file comes last; then one rename: under its final name a
-    checkpoint is always whole. A set of the same update is replaced. Only one process may save.
+    path: Path
+    update: int
+    meta: dict[str, Any]
+    parts: tuple[str, ...]
+    """Names of the parts, e.g. learner-0."""
 
-    Returns the checkpoint's folder. Raises ValueError for a value or name that cannot be stored, OSError when
-    the disk refuses; earlier checkpoints are untouched in both cases.
+    def of_role(self, role: str) -> list[str]:
+        """Parts of a role, by role_rank."""
+        mine = [part for part in self.parts if part.rpartition("-")[0] == role]
+        return sorted(mine, key=lambda part: int(part.rpartition("-")[2]))
+
+    def restore(self, part: str, component: str, load: Callable[[Values], None]) -> None:
+        """Hand a component to `load`. Raises ValueError when it is missing or of another version. Local.
+
+        Nothing that is read can run code.
+        """
+        with h5py.File(self.path / f"{part}.h5", "r", locking=False) as file:
+            if component not in file:
+                raise ValueError(f"{self.path / part}.h5 has no component {component!r}")
+            version = int(file[component].attrs["version"])
+            if version != COMPONENTS[component].version:
+                raise ValueError(
+                    f"component {component!r} of {self.path} has version {version}; this hpcrl reads "
+                    f"{COMPONENTS[component].version}"
+                )
+            values = _read_component(file[component])
+        load(values)
+
+
+def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, Given]) -> str:
+    """Write a rank's part of the set of `update` aside; the SHA-256 of its file. Local.
+
+    Raises ValueError for a value or name that cannot be stored, OSError when the disk refuses; sets that are complete
+    are untouched in both cases.
     """
-    if update < 0 or keep < 1:
-        raise ValueError(f"update={update} must be at least 0 and keep={keep} at least 1")
-    base = Path(run_dir) / "checkpoints"
-    base.mkdir(parents=True, exist_ok=True)
-    _remove_leftovers(base)
-    aside = base / f".tmp-{update:012d}-{os.getpid()}"
-    aside.mkdir()
-    hashes = {}
-    for component, values in components.items():
-        if not _NAME.fullmatch(component):
-            raise ValueError(f"component name {component!r}: use letters, digits, '.', '_' and '-'")
-        path = aside / f"{component}.h5"
-        _write_component(path, component, values)
-        sync(path)
-        hashes[path.name] = _sha256(path)
-    manifest = {"format": _FORMAT, "update": update, "sha256": hashes, "meta": dict(meta or {})}
+    if update < 0:
+        raise ValueError(f"update={update} must be at least 0")
+    if not _NAME.fullmatch(part):
+        raise ValueError(f"part name {part!r}: use letters, digits, '.', '_' and '-'")
+    reached("part begun")
+    folder = _aside(run_dir, update)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{part}.h5"
+    aside = folder / f".{part}.h5.tmp"
+    with h5py.File(aside, "w", locking=False) as file:
+        for name, values in components.items():
+            if name not in COMPONENTS:
+                raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
+            group = file.create_group(name)
+            group.attrs["version"] = COMPONENTS[name].version
+            _write_component(group, f"{part}/{name}", values)
+    reached("part written")
+    sync(aside)
+    found = _sha256(aside)
+    aside.rename(path)
+    sync(folder)
+    reached("part renamed")
+    return found
+
+
+def complete(
+    run_dir: Path, update: int, hashes: Mapping[str, str], *, meta: Mapping[str, Any], keep: int = 2
+) -> Path:
+    """Make the parts that were written aside the checkpoint of `update`; only the root, after all of them. Local.
+
+    hashes: part -> SHA-256. A set of the same update is replaced; of the others up to this update the newest `keep`
+    stay, this one counted. Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
+    """
+    if keep < 1:
+        raise ValueError(f"keep={keep} must be at least 1")
+    reached("all parts there")
+    base, aside = run_dir / "checkpoints", _aside(run_dir, update)
+    for part in hashes:
+        if not (aside / f"{part}.h5").is_file():
+            raise FileNotFoundError(f"{aside / part}.h5 was written, but is not there")
+    files = {f"{part}.h5": value for part, value in sorted(hashes.items())}
+    manifest = {"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)}
     (aside / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     sync(aside / _MANIFEST)
     sync(aside)
+    reached("manifest written")
     final = base / f"{update:012d}"
     _discard(final)
     aside.rename(final)
     sync(base)
+    reached("set renamed")
     for old in [path for path in _sets(base) if path.name <= final.name][keep:]:
         _discard(old)
+    remove_leftovers(run_dir)
+    reached("old sets removed")
     return final
 
 
-def load_newest(run_dir: Path) -> tuple[int, Components, dict[str, Any]]:
-    """Load the newest checkpoint whose files all match their hashes: (update, components, meta).
+def newest(run_dir: Path) -> Saved:
+    """The newest checkpoint whose files all match their hashes. Local.
 
-    Damaged sets are passed over with a warning that names the damaged file; sets are never mixed. Nothing
-    that is read can run code. Raises FileNotFoundError when there is no checkpoint, ValueError when all are
-    damaged.
+    Damaged sets are passed over with a warning that names the damaged file; sets are never mixed. Raises
+    FileNotFoundError when there is no checkpoint, ValueError when all are damaged.
     """
     base = Path(run_dir) / "checkpoints"
     sets = _sets(base)
@@ -86,14 +147,34 @@ def load_newest(run_dir: Path) -> tuple[int, Components, dict[str, Any]]:
     faults = []
     for path in sets:
         try:
-            return _load(path)
+            return _verified(path)
         except (ValueError, OSError) as error:
             _log.warning("checkpoint passed over: %s", error)
             faults.append(str(error))
     raise ValueError(f"every checkpoint in {base} is damaged: {'; '.join(faults)}")
 
 
-def _load(path: Path) -> tuple[int, Components, dict[str, Any]]:
+def remove_leftovers(run_dir: Path) -> None:
+    """Remove what a save that never ended has left; only while no rank is saving. Local."""
+    for path in (Path(run_dir) / "checkpoints").glob(".tmp-*"):
+        shutil.rmtree(path)
+
+
+def set_aside_newer(run_dir: Path, update: int) -> list[Path]:
+    """Rename sets above `update`, which were found damaged, to damaged-*: they will be saved anew. Local."""
+    moved = []
+    for path in _sets(Path(run_dir) / "checkpoints"):
+        if int(path.name) > update:
+            numbers = (path.with_name(f"damaged-{path.name}-{number}") for number in range(1, 10**6))
+            moved.append(path.rename(next(name for name in numbers if not name.exists())))
+    return moved
+
+
+def reached(step: str) -> None:
+    """A step of saving is done. Nothing happens here; tests end the process at each."""
+
+
+def _verified(path: Path) -> Saved:
     manifest = read_json(path / _MANIFEST)
     if manifest is None or not {"format", "update", "sha256", "meta"} <= manifest.keys():
         raise ValueError(f"{path / _MANIFEST} is missing or not a manifest")
@@ -106,19 +187,21 @@ def _load(path: Path) -> tuple[int, Components, dict[str, Any]]:
             raise ValueError(f"{path / name} is missing")
         if _sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
-    components = {name.removesuffix(".h5"): _read_component(path / name) for name in manifest["sha256"]}
-    return manifest["update"], components, manifest["meta"]
+    parts = tuple(name.removesuffix(".h5") for name in manifest["sha256"])
+    return Saved(path, manifest["update"], manifest["meta"], parts)
 
 
-def _write_component(path: Path, component: str, values: Mapping[str, Any]) -> None:
-    with h5py.File(path, "w", locking=False) as file:
-        for name, value in values.items():
-            where = f"{component}/{name}"
-            if not name or any(part in ("", ".", "..") for part in name.split("/")):
-                raise ValueError(f"checkpoint value {where!r}: this name cannot be stored")
-            data, kind = _encode(where, value)
-            dataset = file.create_dataset(name, data=data)
-            dataset.attrs["kind"] = kind
+def _aside(run_dir: Path, update: int) -> Path:
+    return Path(run_dir) / "checkpoints" / f".tmp-{update:012d}"
+
+
+def _write_component(group: h5py.Group, where: str, values: Given) -> None:
+    for name, value in values.items():
+        if not name or any(part in ("", ".", "..") for part in name.split("/")):
+            raise ValueError(f"checkpoint value {f'{where}/{name}'!r}: this name cannot be stored")
+        data, kind = _encode(f"{where}/{name}", value)
+        dataset = group.create_dataset(name, data=data)
+        dataset.attrs["kind"] = kind
 
 
 def _encode(where: str, value: Any) -> tuple[Any, str]:
@@ -137,15 +220,14 @@ def _encode(where: str, value: Any) -> tuple[Any, str]:
     )
 
 
-def _read_component(path: Path) -> dict[str, Value]:
-    values: dict[str, Value] = {}
+def _read_component(group: h5py.Group) -> Values:
+    values: Values = {}
 
     def take(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             values[name] = _decode(np.asarray(item[()]), str(item.attrs["kind"]))
 
-    with h5py.File(path, "r", locking=False) as file:
-        file.visititems(take)
+    group.visititems(take)
     return values
 
 
@@ -170,11 +252,6 @@ def _discard(path: Path) -> None:
         aside = path.with_name(f".tmp-old-{path.name}-{os.getpid()}")
         path.rename(aside)
         shutil.rmtree(aside)
-
-
-def _remove_leftovers(base: Path) -> None:
-    for path in base.glob(".tmp-*"):
-        shutil.rmtree(path)
 
 
 def _sha256(path: Path) -> str:

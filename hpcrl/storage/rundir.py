@@ -21,7 +21,7 @@ from hpcrl.storage.runlog import attempt_files
 Status = Literal["running", "finished", "stopped", "failed"]
 
 _LOCK_TRIES = 10
-_LIVE_S = 60.0
+_LIVE_S, _POLL_S = 60.0, 1.0
 _FOLDERS = ("attempts", "checkpoints", "logs")
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,23 @@ class RunDirectory:
         if (path / "config.json").exists():  # somebody else was faster between the check and the lock
             os.close(lock)
             raise ConfigError(_holds_a_run(path))
-        directory = cls(path, 1, lock)
+        return cls._begin(config, path, 1, lock)
+
+    @classmethod
+    def resume(cls, config: RunConfig) -> RunDirectory:
+        """Go on in `storage.run_dir`, which holds a run, as its next attempt; `config.json` is written anew.
+
+        Only one rank of a world may call this. Raises ConfigError when it belongs to another writer.
+        """
+        path = Path(str(config.storage.run_dir))
+        check_owner(path)
+        lock = _acquire(path)
+        last = max((int(file.stem) for file in attempt_files(path)), default=0)
+        return cls._begin(config, path, last + 1, lock)
+
+    @classmethod
+    def _begin(cls, config: RunConfig, path: Path, attempt: int, lock: int) -> RunDirectory:
+        directory = cls(path, attempt, lock)
         for name in _FOLDERS:
             (path / name).mkdir(exist_ok=True)
         write_text(path / "config.json", config.to_json())
@@ -78,7 +94,8 @@ class RunDirectory:
         `finished` is for a run that reached its budget, and nothing else. `progress` is what readers show:
         env_steps, updates, wall_s, env_steps_per_s; any JSON value is kept.
         """
-        if status == "running" and (read_json(self.path / "status.json") or {}).get("status") == "failed":
+        before = read_json(self.path / "status.json") or {}
+        if status == "running" and before.get("status") == "failed" and before.get("attempt") == self.attempt:
             return  # a supervisor has just seen a rank die, and said so
         values = {
             "status": status,
@@ -123,6 +140,28 @@ def check_free(config: RunConfig) -> None:
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK | os.X_OK):
         raise ConfigError(f"{key}={str(path)!r}: {parent} cannot be written; name another folder with {key}")
+
+
+def check_owner(path: Path) -> None:
+    """Raise ConfigError when another process writes the run in `path`.
+
+    Where a lock may not be seen, because the writer was on another host, this waits up to a minute until its files have
+    not changed for that long.
+    """
+    if _is_locked(path):
+        raise ConfigError(_owned(path))
+    status = read_json(path / "status.json") or {}
+    host, last = str(status.get("host", "")), _last_change(path)
+    if status.get("status") == "running" and _writer_lives(path, host):
+        _log.warning(
+            "%s was written to by host %s a moment ago: waiting until it is sure to have ended", path, host
+        )
+        while _last_change(path) == last and _writer_lives(path, host):
+            time.sleep(_POLL_S)
+        if _last_change(path) != last:
+            raise ConfigError(
+                f"{path} is being written by process {status.get('pid')} on host {host}; wait for its end"
+            )
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
@@ -220,14 +259,18 @@ def _writer_lives(run_dir: Path, host: str) -> bool:
     if host == socket.gethostname():
         return False
     # Some shared file systems keep locks to one host; a result file that grows shows the writer then.
-    now = datetime.now(UTC).timestamp()
-    return any(abs(now - path.stat().st_mtime) < _LIVE_S for path in attempt_files(run_dir))
+    return abs(datetime.now(UTC).timestamp() - _last_change(run_dir)) < _LIVE_S
+
+
+def _last_change(run_dir: Path) -> float:
+    """Of the result files, in seconds since the epoch; 0 where there is none."""
+    return max((path.stat().st_mtime for path in attempt_files(run_dir)), default=0.0)
 
 
 def _holds_a_run(path: Path) -> str:
     return (
-        f"storage.run_dir={str(path)!r} already holds a run (it has a config.json); name a new folder, "
-        "or leave storage.run_dir out to have one made in storage.runs_dir"
+        f"storage.run_dir={str(path)!r} already holds a run (it has a config.json); go on with it by --resume must, "
+        "name a new folder, or leave storage.run_dir out to have one made in storage.runs_dir"
     )
 
 

@@ -39,9 +39,13 @@ class RunLog:
         config_json: str,
         provenance: Mapping[str, Any],
         attempt: int,
+        first_update: int | None = None,
         flush_interval_s: float = 1.0,
     ) -> None:
         """Create the file.
+
+        `first_update`: the update this attempt goes on from; later ones of earlier attempts do not count any more.
+        None: not known.
 
         Raises FileExistsError when it is there already: what a dead process wrote is never appended to.
         """
@@ -49,7 +53,7 @@ class RunLog:
             raise FileExistsError(f"{path} exists; every attempt writes a file of its own")
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.tmp")
-        _create(aside, config_json, provenance, attempt)
+        _create(aside, config_json, provenance, attempt, first_update)
         aside.rename(path)
         self.path = path
         self._file = _open_writer(path)
@@ -121,18 +125,22 @@ def read_table(run: Path, name: str) -> Rows:
 
     `run` is a run directory, or the result file of one attempt by itself. Works on a run that is being
     written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with
-    a warning.
+    a warning. Where an attempt went on from a checkpoint, what earlier ones did after that was lost with them: their
+    rows of later updates (episodes: parameter versions) are left out.
 
     Raises ValueError for a table that does not exist.
     """
     if name not in TABLES:
         raise ValueError(f"no table {name!r}; the tables are {', '.join(TABLES)}")
     table = TABLES[name]
+    columns = [column.name for column in table.columns]
+    counter = next((column for column in ("update", "parameter_version") if column in columns), None)
     parts = [np.zeros(0, _with_attempt(table))]
     for path in attempt_files(run):
         try:
             with _open_reader(path) as file:
                 rows, attempt = _committed_rows(file, table), int(file.attrs["attempt"])
+                first_update = file.attrs.get("first_update")
         except (OSError, KeyError) as error:  # KeyError: HDF5, but no result file
             _log.warning("%s cannot be read and is left out: %s", path, error)
             continue
@@ -140,6 +148,8 @@ def read_table(run: Path, name: str) -> Rows:
         for column in table.columns:
             part[column.name] = rows[column.name]
         part["attempt"] = attempt
+        if first_update is not None and counter is not None:
+            parts = [earlier[earlier[counter] <= first_update] for earlier in parts]
         parts.append(part)
     return np.concatenate(parts)
 
@@ -169,11 +179,15 @@ def link_attempts(run_dir: Path) -> None:
     aside.replace(run_dir / "run.h5")
 
 
-def _create(path: Path, config_json: str, provenance: Mapping[str, Any], attempt: int) -> None:
+def _create(
+    path: Path, config_json: str, provenance: Mapping[str, Any], attempt: int, first_update: int | None
+) -> None:
     # Made aside and renamed: under its final name the file is readable from its first moment.
     with h5py.File(path, "w", libver="latest", locking=False) as file:
         file.attrs["schema_version"] = SCHEMA_VERSION
         file.attrs["attempt"] = attempt
+        if first_update is not None:
+            file.attrs["first_update"] = first_update
         file.create_dataset("config", data=np.bytes_(config_json.encode() or b"{}"))
         file.create_dataset("provenance", data=np.bytes_(json.dumps(provenance).encode()))
         for table in TABLES.values():

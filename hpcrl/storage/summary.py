@@ -58,6 +58,8 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "exit_code": status.get("exit_code"),
         "cause": status.get("cause") or "",
         "attempts": len(attempt_files(run)),
+        "attempt_list": _attempts(run, status, updates),
+        "checkpoints": sorted(int(path.name) for path in (run / "checkpoints").glob("[0-9]*")),
         "scheme": config.get("scheme"),
         "algorithm": config.get("algorithm", {}).get("name"),
         "env": config.get("env", {}).get("id"),
@@ -76,7 +78,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "weights_equal": len(set(learners)) == 1 if learners else None,
         "events": _event_counts(read_table(run, "events")),
         "versions": provenance.get("versions", {}),
-        "next_commands": [f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"],
+        "next_commands": _next_commands(run, status["status"]),
     }
 
 
@@ -95,6 +97,8 @@ def render(summary: dict[str, Any]) -> RenderableType:
     for label, text in _lines(summary):
         grid.add_row(label, Text(text))
     parts: list[RenderableType] = [head, grid]
+    if len(summary["attempt_list"]) > 1:
+        parts += [Text(), _attempt_table(summary["attempt_list"])]
     if summary["ranks"]:
         parts += [Text(), _plan_table(summary["ranks"])]
     parts += [
@@ -123,6 +127,8 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if summary["weights_sha256"]:
         equal = "equal on all learners" if summary["weights_equal"] else "DIFFERENT ON THE LEARNERS"
         lines.append(("weights", f"{summary['weights_sha256'][0][:16]}  {equal}"))
+    saved = ", ".join(f"update {number:,}" for number in summary["checkpoints"])
+    lines.append(("checkpoints", saved or "none"))
     lines.append(("events", ", ".join(f"{kind} {n}" for kind, n in summary["events"].items()) or "none"))
     lines.append(
         ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")
@@ -158,6 +164,46 @@ def _plan_table(ranks: list[dict[str, Any]]) -> Table:
     if len(groups) > _MAX_PLAN_ROWS:
         table.add_row(f"… and {len(groups) - _MAX_PLAN_ROWS} lines more")
     return table
+
+
+def _attempt_table(attempts: list[dict[str, Any]]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in ("attempt", "from update", "to update", "env_steps", "wall time", "end"):
+        table.add_column(name, justify="left" if name == "end" else "right")
+    for one in attempts[-_MAX_PLAN_ROWS:]:
+        counts = [f"{one[name]:,}" for name in ("attempt", "first_update", "last_update", "env_steps")]
+        table.add_row(*counts, f"{one['wall_s']:.1f} s", one["end"])
+    return table
+
+
+def _next_commands(run: Path, status: str) -> list[str]:
+    again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
+    return [*again, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
+
+
+def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
+    """What each attempt added that counts (see `read_table`) and how it ended; the last one as its status says."""
+    events = read_table(run, "events")
+    found: list[dict[str, Any]] = []
+    files = attempt_files(run)
+    last = 0
+    for path in files:
+        number = int(path.stem)
+        own, said = updates[updates["attempt"] == number], events[events["attempt"] == number]["kind"]
+        end = next((word for word in ("finished", "stopped", "failed") if word.encode() in said), "killed")
+        first = int(own["update"].min()) - 1 if len(own) else last
+        last = int(own["update"].max()) if len(own) else last
+        found.append(
+            {
+                "attempt": number,
+                "first_update": first,
+                "last_update": last,
+                "env_steps": int(own["env_steps"].max()) if len(own) else 0,
+                "wall_s": float(np.nan_to_num(own["time_s"]).max()) if len(own) else 0.0,
+                "end": status["status"] if path == files[-1] else end,
+            }
+        )
+    return found
 
 
 def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:

@@ -9,7 +9,8 @@ import pytest
 from hpcrl.config import ConfigError, EnvConfig, ExitCode
 from hpcrl.data.specs import ArraySpec
 from hpcrl.envs import Step
-from hpcrl.envs.toy import Counting, Lives, TimeLimitChain, ToyVectorEnv
+from hpcrl.envs.toy import Counting, Lives, TimeLimitChain
+from hpcrl.envs.toy_vector import ToyVectorEnv
 from hpcrl.testing import EnvCheckError, check_command, check_env
 
 SOUND = [

@@ -147,3 +147,49 @@ def test_a_learner_that_waits_hears_of_a_signal_to_any_rank(comm):
             meet(world, [rank.control.poll])
             rank.run()
             rank.end()
+
+
+def test_learner_0_hears_of_every_part_of_a_checkpoint(comm):
+    """Also of many, one after the other, and of a signal between them; and all hear what is to be saved at the end."""
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        control, root = rank.control, world.plan.ranks("learner")[0]
+        digests = {update: bytes([update, comm.rank] * 16) for update in range(10)}
+        heard = []
+        if comm.rank != root:
+            for update, digest in digests.items():
+                control.send_part(update, digest)
+                if update == 5:
+                    os.kill(os.getpid(), signal.SIGTERM)
+        else:
+            with pytest.raises(RuntimeError, match="need not tell itself"):
+                control.send_part(0, bytes(32))
+        expected = 10 * (comm.size - 1) if comm.rank == root else 0
+        poll_until(world, lambda: heard.extend(control.take_parts()) or len(heard) == expected)
+        assert sorted(heard) == sorted(
+            (other, update, bytes([update, other] * 16))
+            for other in range(comm.size)
+            for update in range(10)
+            if other != comm.rank == root
+        )
+        meet(world, [control.poll])
+        if rank.learns:
+            control.announce_stop(save_at=7)
+        poll_until(world, lambda: control.stopped, progress=[control.poll])
+        assert control.save_at == 7
+        rank.end()
+
+
+def test_the_end_of_the_allocation_stops_everyone(comm):
+    """Only learner 0 looks at the clock."""
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        rank.control.time_is_up = lambda: True
+        rank.run()
+        assert rank.control.save_at is None
+        if rank.learns:
+            root = world.plan.ranks("learner")[0]
+            where = "" if comm.rank == root else f" on rank {root}"
+            poll_until(world, lambda: rank.control.stop_requested)
+            assert rank.control.stop_cause == f"the end of the allocation{where}"
+        rank.end()

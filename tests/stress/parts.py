@@ -9,7 +9,7 @@ import torch
 from hpcrl.algorithms import Algorithm, UpdateResult
 from hpcrl.config import AlgorithmConfig
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
-from hpcrl.envs.toy import Outcome, ToyVectorEnv
+from hpcrl.envs.toy_vector import Outcome, ToyVectorEnv
 from hpcrl.models.flat import FlatParameters
 
 

@@ -136,12 +136,13 @@ def start(
     recipe: str | Mapping[str, Any] = TOY,
     ranks: int | None = None,
     mpiexec: int | None = None,
+    resume: str | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Running]:
     """Start `hpcrl run` in `folder` with --set for every setting; nothing of it outlives the block.
 
     `recipe`: what to run, or values that are written to a JSON file first. `ranks`: --ranks. `mpiexec`: start that
-    many ranks by the launcher instead of letting `hpcrl run` do it.
+    many ranks by the launcher instead of letting `hpcrl run` do it. `resume`: --resume.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(recipe, str):
@@ -152,6 +153,8 @@ def start(
         command += ["--set", setting]
     if ranks is not None:
         command += ["--ranks", str(ranks)]
+    if resume is not None:
+        command += ["--resume", resume]
     if mpiexec is not None:
         command = [find_launcher(), "-n", str(mpiexec), *command]
     running = Running(command, folder, environ or {})

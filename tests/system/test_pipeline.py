@@ -141,13 +141,13 @@ def test_every_hop_is_timed(ended, summary):
 
 
 def test_the_checkpoint_holds_the_weights_whose_hash_is_logged(ended, summary):
-    update, components, meta = checkpoint.load_newest(ended.run_dir)
-    assert update == summary["updates"]
-    assert meta["env_steps"] == summary["env_steps"]
+    saved = checkpoint.newest(ended.run_dir)
+    assert saved.update == summary["updates"]
+    assert saved.meta["env_steps"] == summary["env_steps"]
     config = RunConfig.parse(json.loads((ended.run_dir / "config.json").read_text()))
     algorithm = make_algorithm(config, make_env_spec(config.env))
     before = algorithm.parameters.sha256()
-    algorithm.load_state(components["learner"])
+    saved.restore("learner-0", "algorithm", algorithm.load_state)
     assert algorithm.parameters.sha256() == summary["weights_sha256"][0] != before
     assert summary["weights_equal"]
 

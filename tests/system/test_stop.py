@@ -25,10 +25,10 @@ def check_stopped(ended, by):
     assert ended.named_failures() == []
     assert "Traceback" not in ended.stderr
     assert ended.run_dir is not None
-    update, components, meta = checkpoint.load_newest(ended.run_dir)
-    assert update == meta["updates"] == summary["updates"]
-    assert meta["env_steps"] == summary["env_steps"] == int(ended.table("lag")["env_steps"].sum())
-    assert components["learner"]
+    saved = checkpoint.newest(ended.run_dir)
+    assert saved.update == saved.meta["update"] == summary["updates"]
+    assert saved.meta["env_steps"] == summary["env_steps"] == int(ended.table("lag")["env_steps"].sum())
+    assert len(saved.parts) == len(ended.table("ranks"))
     return summary
 
 
@@ -82,7 +82,7 @@ def test_hpcrl_run_is_killed(tmp_path):
         running.wait(1)
         assert_gone(running, within_s=10)
         assert running.run_dir is not None
-        assert checkpoint.load_newest(running.run_dir)[0] >= 2
+        assert checkpoint.newest(running.run_dir).update >= 2
 
 
 def test_a_signal_while_everything_starts(tmp_path):

@@ -5,7 +5,8 @@ import time
 
 import numpy as np
 
-from hpcrl.envs.toy import Chain, Counting, ToyVectorEnv
+from hpcrl.envs.toy import Chain, Counting
+from hpcrl.envs.toy_vector import ToyVectorEnv
 
 
 class JitterEnv(ToyVectorEnv):

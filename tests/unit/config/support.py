@@ -14,6 +14,7 @@ SECTION_NAMES = [
     "budget",
     "evaluation",
     "storage",
+    "checkpoint",
     "comm",
     "reduction",
     "log",

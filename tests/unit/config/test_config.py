@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from hpcrl.config import (
     AlgorithmConfig,
     BudgetConfig,
+    CheckpointConfig,
     CommConfig,
     ComponentConfig,
     Config,
@@ -86,6 +87,7 @@ SECTIONS = [
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
+    CheckpointConfig(every_updates=7, every_seconds=None, keep=5, margin_s=0.0),
     StorageConfig(runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25),
     CommConfig(
         slots=4,
@@ -200,6 +202,7 @@ def test_a_whole_run_round_trips(algorithm):
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],
         storage=BY_TYPE[StorageConfig],
+        checkpoint=BY_TYPE[CheckpointConfig],
         comm=BY_TYPE[CommConfig],
         reduction=BY_TYPE[ReductionConfig],
         log=BY_TYPE[LogConfig],

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hpcrl.data.admission import Admission
+from hpcrl.data.admission import Admission, still_in_time
 from tests.unit.data.simulation import ContractBrokenError, Setup, Simulation
 
 SPEEDS = st.sampled_from((0.1, 0.5, 1.0, 10.0))
@@ -252,3 +252,92 @@ def test_actors_that_hold_equally_many_take_turns():
         assert admission.take_batch(update) == [grant.number]
         admission.publish(update + 1)
     assert actors == [0, 1, 2, 0, 1, 2, 0]
+
+
+def resumed(waiting, *, batch=2, max_lag=1, actors=2, deterministic=True, first=5):
+    return Admission(
+        batch=batch,
+        max_lag=max_lag,
+        actors=actors,
+        grants_per_actor=4,
+        deterministic=deterministic,
+        first_version=first,
+        waiting=waiting,
+    )
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_a_resumed_queue_goes_on_where_it_was(deterministic):
+    """At update 5, two trajectories a batch: those of updates 5 and 6 were granted, under versions 4 and 5."""
+    admission = resumed([4, 4, 5, 5], deterministic=deterministic)
+    assert admission.waiting == 4 and admission.under_way == 0
+    assert admission.next_grant() is None  # (5 + 1 + 1) * 2 are granted
+    assert admission.take_batch(5) == [10, 11]
+    admission.publish(6)
+    grant = admission.next_grant()
+    assert (grant.number, grant.version) == (14, 6)
+    assert admission.take_batch(6) == [12, 13]
+    assert admission.take_batch(7) is None
+
+
+def test_a_resumed_queue_that_was_not_full_is_filled_up():
+    admission = resumed([4, 4, 5])
+    grant = admission.next_grant()
+    assert (grant.number, grant.version, grant.actor) == (13, 5, 1)
+    assert admission.next_grant() is None
+
+
+def test_actors_go_on_in_turn_over_a_resume():
+    """The third trajectory of three actors comes from the same actor, whether the run was cut before it or not."""
+    whole = resumed([], batch=1, actors=3, first=0)
+    actors = []
+    for update in range(10):
+        grant = whole.next_grant()
+        actors.append(grant.actor)
+        whole.arrive(grant.number)
+        whole.publish(update)
+    cut = resumed([], batch=1, actors=3, first=8)
+    assert [cut.next_grant().actor for _ in range(2)] == actors[8:]
+
+
+@pytest.mark.parametrize(("max_lag", "expected"), [(0, []), (1, [2, 3])])
+def test_before_a_cut_only_what_a_resumed_run_could_not_make_is_granted(max_lag, expected):
+    """At version 1, two trajectories a batch: those of update 1 under version 0 are the last of that version."""
+    admission = resumed([], max_lag=max_lag, first=0)
+    for _ in range(2):
+        admission.arrive(admission.next_grant().number)
+    assert admission.take_batch(0) == [0, 1]
+    admission.publish(1)
+    granted = []
+    while (grant := admission.next_grant_before_cut()) is not None:
+        granted.append(grant.number)
+        assert grant.version == 0
+    assert granted == expected
+    assert admission.next_grant() is not None
+
+
+def test_before_a_cut_nothing_has_to_be_granted_where_order_does_not_count():
+    assert resumed([], deterministic=False).next_grant_before_cut() is None
+
+
+def test_what_waits_is_known_with_its_version():
+    admission = resumed([4, 4, 5])
+    assert [(grant.number, grant.version) for grant in admission.waiting_grants] == [
+        (10, 4),
+        (11, 4),
+        (12, 5),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("versions", "max_lag", "kept"),
+    [
+        ([4, 4, 5, 5], 1, [0, 1, 2, 3]),
+        ([4, 4, 5, 5], 0, [2, 3]),  # 4 is too old; the others take their place
+        ([5, 5, 5], 0, [0, 1]),  # the third would be trained on at update 6
+        ([3, 4, 4, 4, 4], 1, [1, 2]),
+        ([], 2, []),
+    ],
+)
+def test_what_would_be_too_old_does_not_wait(versions, max_lag, kept):
+    assert still_in_time(versions, first_version=5, batch=2, max_lag=max_lag) == kept

@@ -9,10 +9,34 @@ import numpy as np
 import pytest
 
 from hpcrl.storage import checkpoint
+from hpcrl.storage.components import COMPONENTS
+
+
+@pytest.fixture(autouse=True)
+def any_component(monkeypatch):
+    """What the components of a run are does not matter here."""
+    monkeypatch.setitem(COMPONENTS, "values", COMPONENTS["algorithm"])
+
+
+def save_parts(run, update, parts, *, keep=2, meta=None):
+    """A set of parts with one component each, by one process."""
+    hashes = {
+        part: checkpoint.write_part(run, update, part, {"values": values}) for part, values in parts.items()
+    }
+    return checkpoint.complete(run, update, hashes, meta=meta or {}, keep=keep)
+
+
+def load(run):
+    """(update, parts, meta) of the newest set."""
+    saved = checkpoint.newest(run)
+    parts = {}
+    for part in saved.parts:
+        saved.restore(part, "values", lambda values, part=part: parts.__setitem__(part, values))
+    return saved.update, parts, saved.meta
 
 
 def parts(update):
-    """Two components that both name their update, so that a mixture would show."""
+    """Two parts that both name their update, so that a mixture would show."""
     return {
         "learner": {"parameters": np.full(1000, float(update), np.float32), "update": update},
         "replay": {"cursor": update, "rng": "state " + str(update)},
@@ -30,7 +54,7 @@ def assert_set(loaded, update):
 
 
 def save(run, update, **kwargs):
-    return checkpoint.save(run, update, parts(update), meta={"env_steps": update * 10}, **kwargs)
+    return save_parts(run, update, parts(update), meta={"env_steps": update * 10}, **kwargs)
 
 
 def names(run):
@@ -52,43 +76,43 @@ def names(run):
     ids=str,
 )
 def test_arrays_survive_bit_for_bit(tmp_path, value):
-    checkpoint.save(tmp_path, 0, {"x": {"value": value}})
-    back = checkpoint.load_newest(tmp_path)[1]["x"]["value"]
+    save_parts(tmp_path, 0, {"x": {"value": value}})
+    back = load(tmp_path)[1]["x"]["value"]
     assert back.dtype == value.dtype and back.shape == value.shape
     assert back.tobytes() == value.tobytes()
 
 
 @pytest.mark.parametrize("value", [0, -1, 2**127 - 1, -(2**200), 0.1, float("inf"), "", "é\n", "0"])
 def test_scalars_keep_their_type(tmp_path, value):
-    checkpoint.save(tmp_path, 0, {"x": {"value": value}})
-    back = checkpoint.load_newest(tmp_path)[1]["x"]["value"]
+    save_parts(tmp_path, 0, {"x": {"value": value}})
+    back = load(tmp_path)[1]["x"]["value"]
     assert back == value and type(back) is type(value)
 
 
 def test_names_with_dots_slashes_and_empty_components_survive(tmp_path):
     components = {"net.0": {"torso.0.weight": 1, "adam/m": 2, "adam/v": 3}, "empty": {}}
-    checkpoint.save(tmp_path, 7, components)
-    assert checkpoint.load_newest(tmp_path) == (7, components, {})
+    save_parts(tmp_path, 7, components)
+    assert load(tmp_path) == (7, components, {})
 
 
 @pytest.mark.parametrize(
     ("components", "message"),
     [
-        ({"x": {"value": np.array([object()])}}, "'x/value' has type object"),
+        ({"x": {"value": np.array([object()])}}, "'x/values/value' has type object"),
         ({"x": {"value": np.array(["a"])}}, "use numbers or bool"),
         ({"x": {"value": None}}, "has type NoneType"),
         ({"x": {"value": True}}, "has type bool"),
         ({"x": {"": 1}}, "name cannot be stored"),
         ({"x": {"a/../b": 1}}, "name cannot be stored"),
-        ({"../x": {}}, "component name '../x'"),
-        ({".x": {}}, "component name '.x'"),
+        ({"../x": {}}, "part name '../x'"),
+        ({".x": {}}, "part name '.x'"),
     ],
 )
 def test_what_cannot_be_stored_is_refused_and_the_older_set_stays(tmp_path, components, message):
     save(tmp_path, 1)
     with pytest.raises(ValueError, match=message):
-        checkpoint.save(tmp_path, 2, components)
-    assert_set(checkpoint.load_newest(tmp_path), 1)
+        save_parts(tmp_path, 2, components)
+    assert_set(load(tmp_path), 1)
     save(tmp_path, 3)
     assert names(tmp_path) == ["000000000001", "000000000003"]
 
@@ -96,7 +120,7 @@ def test_what_cannot_be_stored_is_refused_and_the_older_set_stays(tmp_path, comp
 @pytest.mark.parametrize(("update", "keep"), [(-1, 1), (0, 0)])
 def test_negative_updates_and_keeping_nothing_are_refused(tmp_path, update, keep):
     with pytest.raises(ValueError, match="at least"):
-        checkpoint.save(tmp_path, update, {}, keep=keep)
+        save_parts(tmp_path, update, {"x": {}}, keep=keep)
 
 
 def test_the_newest_few_are_kept(tmp_path):
@@ -115,17 +139,17 @@ def test_the_set_just_saved_is_never_the_one_removed(tmp_path):
 
 def test_the_same_update_can_be_saved_again(tmp_path):
     save(tmp_path, 1)
-    checkpoint.save(tmp_path, 1, {"x": {"value": 5}})
-    assert checkpoint.load_newest(tmp_path) == (1, {"x": {"value": 5}}, {})
+    save_parts(tmp_path, 1, {"x": {"value": 5}})
+    assert load(tmp_path) == (1, {"x": {"value": 5}}, {})
     assert names(tmp_path) == ["000000000001"]
 
 
 def test_no_checkpoint_is_said(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"no checkpoint in .*checkpoints"):
-        checkpoint.load_newest(tmp_path)
+        load(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     with pytest.raises(FileNotFoundError, match="no checkpoint"):
-        checkpoint.load_newest(tmp_path)
+        load(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["learner.h5", "replay.h5"])
@@ -138,10 +162,10 @@ def test_one_flipped_byte_anywhere_falls_back_to_the_older_set(tmp_path, caplog,
         bad[position] ^= 1
         path.write_bytes(bad)
         caplog.clear()
-        assert_set(checkpoint.load_newest(tmp_path), 1)
+        assert_set(load(tmp_path), 1)
         assert f"000000000002/{file} does not match the hash" in caplog.text
     path.write_bytes(good)
-    assert_set(checkpoint.load_newest(tmp_path), 2)
+    assert_set(load(tmp_path), 2)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +184,7 @@ def test_one_flipped_byte_anywhere_falls_back_to_the_older_set(tmp_path, caplog,
 def test_every_damage_is_named_and_passed_over(tmp_path, caplog, damage, message):
     save(tmp_path, 1)
     damage(save(tmp_path, 2))
-    assert_set(checkpoint.load_newest(tmp_path), 1)
+    assert_set(load(tmp_path), 1)
     assert message in caplog.text
 
 
@@ -168,14 +192,14 @@ def test_all_damaged_is_an_error_that_names_each(tmp_path):
     for update in (1, 2):
         (save(tmp_path, update) / "replay.h5").write_bytes(b"x")
     with pytest.raises(ValueError, match=r"is damaged: .*000000000002/replay.h5 .*000000000001/replay.h5"):
-        checkpoint.load_newest(tmp_path)
+        load(tmp_path)
 
 
 def test_opening_a_checkpoint_runs_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(pickle, "loads", lambda *_: pytest.fail("unpickled"))
     monkeypatch.setattr(pickle, "load", lambda *_: pytest.fail("unpickled"))
     path = save(tmp_path, 1)
-    assert_set(checkpoint.load_newest(tmp_path), 1)
+    assert_set(load(tmp_path), 1)
     assert sorted(item.name for item in path.iterdir()) == ["learner.h5", "manifest.json", "replay.h5"]
 
 
@@ -186,7 +210,7 @@ def test_a_kill_at_any_step_of_saving_leaves_a_whole_set(tmp_path):
         save(run, 1)
         save(run, 2)
         killed = save_and_die_at(run, 3, step)
-        newest = checkpoint.load_newest(run)
+        newest = load(run)
         assert_set(newest, newest[0])
         assert newest[0] in (2, 3)
         outcomes.append(newest[0])
@@ -208,7 +232,7 @@ def test_a_kill_while_the_same_update_is_replaced_never_leaves_a_mixture(tmp_pat
         save(run, 1)
         save(run, 2)
         killed = save_and_die_at(run, 2, step)
-        newest = checkpoint.load_newest(run)
+        newest = load(run)
         assert_set(newest, newest[0])
         if not killed:
             assert newest[0] == 2
@@ -245,7 +269,7 @@ def save_and_die_at(run, update, step):
             (os, "unlink"),
             (os, "rmdir"),
             (checkpoint, "sync"),
-            (checkpoint.h5py.File, "create_dataset"),
+            (checkpoint.h5py.Group, "create_dataset"),
         ):
             setattr(owner, name, deadly(getattr(owner, name)))
         try:
@@ -256,3 +280,41 @@ def save_and_die_at(run, update, step):
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     assert code in (0, 9)
     return code == 9
+
+
+def test_a_component_must_be_known_and_of_this_version(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"component 'other' is not one of algorithm, "):
+        checkpoint.write_part(tmp_path, 1, "learner-0", {"other": {}})
+    save(tmp_path, 1)
+    saved = checkpoint.newest(tmp_path)
+    with pytest.raises(ValueError, match="has no component 'queue'"):
+        saved.restore("learner", "queue", pytest.fail)
+    monkeypatch.setitem(COMPONENTS, "values", checkpoint.COMPONENTS["values"].__class__(2, ""))
+    with pytest.raises(ValueError, match=r"'values' .* has version 1; this hpcrl reads 2"):
+        saved.restore("learner", "values", pytest.fail)
+
+
+def test_parts_are_found_by_role_and_role_rank(tmp_path):
+    save_parts(tmp_path, 3, {name: {} for name in ("actor-10", "actor-2", "learner-0", "replay-0")})
+    assert checkpoint.newest(tmp_path).of_role("actor") == ["actor-2", "actor-10"]
+    assert checkpoint.newest(tmp_path).of_role("worker") == []
+
+
+def test_a_set_whose_part_never_came_does_not_exist(tmp_path):
+    save(tmp_path, 1)
+    found = checkpoint.write_part(tmp_path, 2, "learner-0", {})
+    with pytest.raises(FileNotFoundError, match=r"actor-0.h5 was written, but is not there"):
+        checkpoint.complete(tmp_path, 2, {"learner-0": found, "actor-0": found}, meta={})
+    assert_set(load(tmp_path), 1)
+    checkpoint.remove_leftovers(tmp_path)
+    assert names(tmp_path) == ["000000000001"]
+
+
+def test_newer_sets_that_are_damaged_are_put_aside_under_names_of_their_own(tmp_path):
+    for _ in range(2):
+        for update in (1, 2):
+            save(tmp_path, update)
+        moved = checkpoint.set_aside_newer(tmp_path, 1)
+        assert [path.name[:20] for path in moved] == ["damaged-000000000002"]
+        assert_set(load(tmp_path), 1)
+    assert len([name for name in names(tmp_path) if name.startswith("damaged")]) == 2

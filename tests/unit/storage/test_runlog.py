@@ -224,3 +224,17 @@ def test_a_reader_that_stays_open_does_not_stop_the_writer(tmp_path):
     with h5py.File(tmp_path / "attempts/001.h5", "r", swmr=True):
         assert process.wait(timeout=60) == 0
     assert len(read_table(tmp_path, "updates")) == 400
+
+
+def test_rows_that_were_lost_with_an_attempt_do_not_count(tmp_path):
+    """Attempt 1 came to update 5 and died; 2 went on from 3; 3 began again; what nobody went on from is not there."""
+    for attempt, first, last in ((1, 0, 5), (2, 3, 4), (3, None, 6)):
+        with make_log(tmp_path, attempt, first_update=first) as log:
+            updates = np.arange(0 if first is None else first, last) + 1
+            log.append("learners", TABLES["learners"].rows(len(updates), update=updates))
+            log.append("events", TABLES["events"].row(kind="started"))
+    rows = read_table(tmp_path, "learners")
+    second = rows[rows["attempt"] < 3]
+    assert second["update"].tolist() == [1, 2, 3, 4]
+    assert second["attempt"].tolist() == [1, 1, 1, 2]
+    assert len(read_table(tmp_path, "events")) == 3

@@ -223,3 +223,36 @@ def test_files_of_a_run_name_the_run(run):
     link_attempts(run.path)
     for name in ("", "run.h5", "config.json", "attempts/001.h5"):
         assert find_run(run.path / name) == run.path
+
+
+def test_attempts_are_listed_with_what_of_them_counts(run):
+    """Attempt 1 was killed at update 6 after a checkpoint at 4; 2 was stopped at 7; 3 finished."""
+    for attempt, first, last, end in ((1, 0, 6, None), (2, 4, 7, "stopped"), (3, 7, 9, "finished")):
+        path = run.path / f"attempts/{attempt:03d}.h5"
+        with RunLog(path, config_json="{}", provenance={}, attempt=attempt, first_update=first) as log:
+            update = np.arange(first, last) + 1
+            rows = TABLES["updates"].rows(
+                len(update), update=update, env_steps=10 * update, time_s=update * 0.5, applied=True
+            )
+            log.append("updates", rows)
+            if end:
+                log.append("events", TABLES["events"].row(kind=end))
+    for update in (7, 9):
+        (run.path / "checkpoints" / f"{update:012d}").mkdir()
+    run.write_status("finished", exit_code=0)
+    summary = describe(run.path)
+    keys = ("attempt", "first_update", "last_update", "env_steps", "end")
+    assert [tuple(one[key] for key in keys) for one in summary["attempt_list"]] == [
+        (1, 0, 4, 40, "killed"),
+        (2, 4, 7, 70, "stopped"),
+        (3, 7, 9, 90, "finished"),
+    ]
+    assert summary["checkpoints"] == [7, 9] and summary["updates"] == 9
+    text = screen(summary)
+    assert "from update" in text and "killed" in text and "update 7, update 9" in text
+
+
+@pytest.mark.parametrize(("status", "offered"), [("stopped", True), ("failed", True), ("finished", False)])
+def test_what_can_go_on_is_offered_to(run, status, offered):
+    run.write_status(status, exit_code=1)
+    assert (f"hpcrl run {run.path} --resume must" in describe(run.path)["next_commands"]) == offered

@@ -1,0 +1,149 @@
+"""Checkpoints of everything at one logical cut over all ranks.
+
+A cut lies at an update boundary, where every learner knows it to be. From there a mark goes the way of the data: after
+the last version the replay ranks get a mark, after the last grant the actors. Whoever has it writes a part: learners at
+the update itself, a replay rank once everything it had granted has come, an actor once it has sent it off. Nobody waits
+for anybody else's file; learner 0 hears of every part and completes the set while the run goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from hpcrl.comm.control import Control
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.world import World
+from hpcrl.config import RunConfig
+from hpcrl.storage import checkpoint
+from hpcrl.storage.checkpoint import Given, Saved
+
+_log = logging.getLogger(__name__)
+
+MARK = -1
+"""Stands for a grant's number in the message that says: everything granted before belongs to a checkpoint."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    update: int
+    meta: dict[str, Any]
+    begun: float
+    hashes: dict[str, str]
+
+
+class Cuts:
+    """One rank's part in checkpoints, and on learner 0 the root's: when one is due, and whether all of it is there."""
+
+    def __init__(
+        self, world: World, config: RunConfig, control: Control, run_dir: Any, saved: Saved | None
+    ) -> None:
+        """Local. `saved`: what this run goes on from."""
+        self._world, self._config, self._control = world, config, control
+        self._run_dir = run_dir
+        self.saved = saved
+        self.first_update = 0 if saved is None else saved.update
+        """Updates of the attempts before."""
+        self.last = self.first_update if saved is not None else -1
+        """Update of the last cut."""
+        self._last_time = time.perf_counter()
+        self._pending: _Pending | None = None
+        self._decided = self._longest_s = 0.0
+        """Time of the decision for the next cut; longest time from there to a complete set."""
+        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
+        self.is_root = world.rank == learners[0]
+
+    def stop_before(self, end_time: float | None) -> None:
+        """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
+        if end_time is not None and self.is_root:
+            margin_s, left_s = self._config.checkpoint.margin_s, end_time - datetime.now(UTC).timestamp()
+            if left_s <= margin_s:
+                _log.warning(
+                    "the allocation ends in %.0f s, which is within checkpoint.margin_s=%g: the run stops at once",
+                    left_s,
+                    margin_s,
+                )
+            self._control.time_is_up = lambda: (
+                datetime.now(UTC).timestamp() + margin_s + self._longest_s >= end_time
+            )
+
+    def due(self, update: int) -> bool:
+        """Whether the root wants a cut at `update`. Local, on learner 0."""
+        settings = self._config.checkpoint
+        if self._pending is not None:
+            return False
+        if settings.every_updates is not None and update - max(self.last, 0) >= settings.every_updates:
+            return True
+        late = time.perf_counter() - self._last_time
+        return settings.every_seconds is not None and late >= settings.every_seconds
+
+    def decided(self) -> None:
+        """On every learner: a cut is agreed on. The time a set takes counts from here."""
+        self._decided = time.perf_counter()
+
+    def begin(self, update: int, env_steps: int) -> None:
+        """On every learner: all have agreed on a cut here."""
+        self.last = update
+        if self.is_root:
+            meta = {
+                "update": update,
+                "env_steps": env_steps,
+                "attempt": self._world.attempt,
+                "seed": self._config.seed,
+                "ranks": self._config.ranks.to_dict(),
+                "acting_ranks": self._config.num_acting_ranks,
+            }
+            begun, self._decided = self._decided or time.perf_counter(), 0.0
+            self._pending = _Pending(update, meta, begun, {})
+
+    def write(self, update: int, placement: Placement, components: Mapping[str, Given]) -> None:
+        """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
+        part = part_name(placement)
+        found = checkpoint.write_part(self._run_dir, update, part, components)
+        if not self.is_root:
+            self._control.send_part(update, bytes.fromhex(found))
+        elif self._pending is not None and self._pending.update == update:
+            self._pending.hashes[part] = found
+        else:  # a world of one rank whose learner comes last
+            raise RuntimeError(f"part {part} of update {update} was written before the cut began")
+
+    def poll(self) -> tuple[int, float] | None:
+        """On learner 0: complete the set once every part is there; (update, seconds it took) then, else None."""
+        if not self.is_root:
+            return None
+        pending = self._pending
+        if pending is None:
+            return None
+        for rank, update, digest in self._control.take_parts():
+            if update == pending.update:
+                (placement,) = self._world.plan.of_rank(rank)
+                pending.hashes[part_name(placement)] = digest.hex()
+        if len(pending.hashes) < len(self._world.plan.placements):
+            return None
+        keep = self._config.checkpoint.keep
+        checkpoint.complete(self._run_dir, pending.update, pending.hashes, meta=pending.meta, keep=keep)
+        self._pending = None
+        self._last_time = time.perf_counter()
+        took_s = self._last_time - pending.begun
+        self._longest_s = max(self._longest_s, took_s)
+        return pending.update, took_s
+
+    @property
+    def pending(self) -> bool:
+        """A set is not complete yet. On learner 0."""
+        return self._pending is not None
+
+    def missing(self) -> str:
+        """Parts that are not there yet, for a report. On learner 0."""
+        there = self._pending.hashes if self._pending is not None else {}
+        names = (part_name(placement) for placement in self._world.plan.placements)
+        return ", ".join(name for name in names if name not in there)
+
+
+def part_name(placement: Placement) -> str:
+    """Name of a role's part. Pure."""
+    return f"{placement.role}-{placement.role_rank}"

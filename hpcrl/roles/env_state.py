@@ -1,0 +1,84 @@
+"""Environments and action streams in a checkpoint: by global index, so that other ranks may go on with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.comm.ranks import Placement, share
+from hpcrl.envs import Obs, Resumable, VectorEnv
+from hpcrl.roles.session import Session, record_event
+from hpcrl.storage.checkpoint import Given, Saved, Values
+from hpcrl.storage.components import load_generator_state
+
+Rows = dict[str, npt.NDArray[Any]]
+
+
+def env_state(env: VectorEnv) -> Rows | None:
+    """Rows of what the environments can save of themselves; None where they cannot. Local."""
+    return env.state() if isinstance(env, Resumable) else None
+
+
+def env_values(first: int, groups: Sequence[tuple[Obs, Rows | None]]) -> Given:
+    """A component `envs` from consecutive groups of environments, the first of which is `first`. Pure."""
+    values: dict[str, Any] = {"first": first, "obs": np.concatenate([obs for obs, _ in groups])}
+    states = [state for _, state in groups if state is not None]
+    if len(states) == len(groups):
+        for name in states[0]:
+            values[f"state/{name}"] = _stack([state[name] for state in states])
+    return values
+
+
+def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> tuple[Obs, Rows] | None:
+    """Observation and state of the environments with these global indices; None where no state was saved. Local."""
+    parts = saved.of_role(role)
+    found: list[Rows] = []
+
+    def take(values: Values) -> None:
+        first = int(values.pop("first"))
+        rows = {name: np.asarray(value) for name, value in values.items()}
+        last = first + len(rows["obs"])
+        wanted = slice(max(indices.start, first) - first, min(indices.stop, last) - first)
+        found.append({name: array[wanted] for name, array in rows.items()})
+
+    for role_rank, part in enumerate(parts):
+        theirs = share(num_envs, len(parts), role_rank)
+        if theirs.start < indices.stop and indices.start < theirs.stop:
+            saved.restore(part, "envs", take)
+    names = found[0].keys() if found else set()
+    if len(names) < 2 or any(one.keys() != names for one in found):
+        return None
+    whole = {name: _stack([one[name] for one in found]) for name in names}
+    if len(whole["obs"]) != len(indices):
+        return None
+    return whole.pop("obs"), {name.removeprefix("state/"): array for name, array in whole.items()}
+
+
+def restart_seed(seed: int, update: int) -> int:
+    """Seed of environments that begin anew when a run goes on from `update`: other episodes than the first time."""
+    return int(np.random.SeedSequence([seed, update]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def restore_actions(session: Session, placement: Placement, rng: np.random.Generator) -> None:
+    """Continue the random stream of this role_rank; one that had none has a new one already, which is noted."""
+    saved = session.cuts.saved
+    if saved is None:
+        return
+    part = f"{placement.role}-{placement.role_rank}"
+    if part in saved.parts:
+        saved.restore(part, "actions", partial(load_generator_state, rng))
+    else:
+        text = f"actions of {part}: a stream of their own from the seed and update {saved.update}"
+        record_event(session, placement, "stream_derived", text)
+
+
+def _stack(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Concatenate [B_i, ...]; rows of bytes [B_i, L_i], which are texts, are filled up with zeros to the longest."""
+    if arrays[0].dtype == np.uint8 and arrays[0].ndim == 2:
+        longest = max(array.shape[1] for array in arrays)
+        arrays = [np.pad(array, ((0, 0), (0, longest - array.shape[1]))) for array in arrays]
+    return np.concatenate(arrays)

@@ -1,0 +1,80 @@
+"""A learner's part of a checkpoint, and its return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from hpcrl.algorithms import Algorithm
+from hpcrl.comm.ranks import Placement
+from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.roles.session import Session, record_event
+from hpcrl.storage.checkpoint import Given, Values
+
+
+@dataclass(slots=True)
+class Counters:
+    """What all learners agree on."""
+
+    updates: int = 0
+    env_steps: int = 0
+    """Valid env_steps trained on."""
+    nonfinite: int = 0
+    """Updates in a row whose gradient was not finite."""
+
+    def values(self) -> Given:
+        """A component `counters`."""
+        return {"updates": self.updates, "env_steps": self.env_steps, "nonfinite": self.nonfinite}
+
+    def load(self, values: Values) -> None:
+        """Continue from `values`."""
+        self.updates, self.env_steps = int(values["updates"]), int(values["env_steps"])
+        self.nonfinite = int(values["nonfinite"])
+
+
+def learner_components(
+    algorithm: Algorithm, counters: Counters, reducer: HierarchicalReducer, *, root: bool
+) -> Mapping[str, Given]:
+    """What this learner saves; the root also what is equal on all. Local."""
+    components: dict[str, Given] = {"reducer": reducer.state()}
+    return (
+        components | {"algorithm": algorithm.state(), "counters": counters.values()} if root else components
+    )
+
+
+def restore_learner(session: Session, placement: Placement, algorithm: Algorithm, counters: Counters) -> None:
+    """Continue from learner 0's part of the checkpoint, if there is one. Local; algorithm on the CPU."""
+    saved, first = session.cuts.saved, f"{placement.role}-0"
+
+    def load(values: Values) -> None:
+        algorithm.load_state({name: np.asarray(value) for name, value in values.items()})
+
+    if saved is not None:
+        saved.restore(first, "algorithm", load)
+        saved.restore(first, "counters", counters.load)
+
+
+def restore_reducer(
+    session: Session, placement: Placement, algorithm: Algorithm, reducer: HierarchicalReducer
+) -> None:
+    """Continue with what compression kept of the same learner, on as many; else that is lost, which is noted.
+
+    Collective over the learners.
+    """
+    saved, role = session.cuts.saved, placement.role
+    if saved is None or session.config.reduction.compression == "none":
+        return
+    reducer.open_gradient(algorithm.parameters.size, algorithm.parameters.vectors_only)
+
+    def load(values: Values) -> None:
+        reducer.load_state({name: np.asarray(value) for name, value in values.items()})
+
+    try:
+        if len(saved.of_role(role)) != len(session.world.plan.ranks(role)):
+            raise ValueError("another number of learners")
+        saved.restore(f"{role}-{placement.role_rank}", "reducer", load)
+    except ValueError as error:
+        text = f"what compression kept for the next gradient is lost: {error}"
+        record_event(session, placement, "residual_lost", text)

@@ -1,0 +1,137 @@
+"""Whole runs inside a test: attempts of one run, stopped at a given update as if by a signal."""
+
+import contextlib
+import json
+import shutil
+import tempfile
+from pathlib import Path
+
+from hpcrl.comm.signals import SignalFlag
+from hpcrl.config import RunConfig
+from hpcrl.launch.play import play
+from hpcrl.storage.summary import describe
+
+ENVIRONMENT = {"threads_per_rank": 1, "allocation_end": None}
+PPO = {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2, "anneal_learning_rate": True}
+IMPALA = {"name": "impala", "unroll_length": 8, "anneal_learning_rate": True}
+CHAIN = {"id": "chain", "engine": "toy", "num_envs": 8}
+"""What is seen depends on what is done: the state of every environment counts."""
+BANDIT = {"id": "bandit", "engine": "toy", "num_envs": 8, "kwargs": {"noise_std": 1.0}}
+"""Rewards are drawn from the environments' own random streams."""
+
+SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
+"""At most cuts a trajectory is under way."""
+
+
+def layout(size):
+    """Ranks of a pipeline in a world of this size, which is not 2."""
+    return {
+        1: {"actors": 1, "replay": 1, "learners": 1},
+        3: {"actors": 1, "replay": 1, "learners": 1},
+        4: {"actors": 2, "replay": 1, "learners": 1},
+    }[size]
+
+
+def synchronous(size, **sections):
+    return values(size, scheme="synchronous", algorithm=PPO, ranks={"workers": size}, **sections)
+
+
+def pipeline(size, max_lag=1, **sections):
+    chosen = {"deterministic": True, "algorithm": IMPALA, "ranks": layout(size), "lag": {"max_lag": max_lag}}
+    return values(size, **(chosen | sections))
+
+
+def values(size, **sections):
+    common = {
+        "name": "toy",
+        "env": CHAIN,
+        "model": {"hidden_sizes": [8]},
+        "budget": {"env_steps": 900},
+        "evaluation": {"episodes": 0},
+        "checkpoint": {"every_seconds": None},
+    }
+    return common | sections
+
+
+class Board:
+    """Stands for the rank's supervisor; sets the flag when so many updates or more are reported."""
+
+    def __init__(self, flag, stop_at):
+        self._flag, self._stop_at = flag, stop_at
+        self.reports = []
+
+    def identify(self, **who):
+        """Nobody asks."""
+
+    def report(self, progress):
+        self.reports.append(progress)
+        kind, _, rest = progress.partition(" ")
+        if self._stop_at is not None and kind == "update" and int(rest.partition(",")[0]) >= self._stop_at:
+            self._flag.received = "SIGUSR1"
+
+
+def attempt(comm, run_dir, settings, *, resume="never", stop_at=None):
+    """One attempt in this process, on every rank of `comm`; its exit code."""
+    config = RunConfig.parse(settings | {"storage": {"run_dir": str(run_dir), "flush_interval_s": 0.1}})
+    flag = SignalFlag()
+    flag.received = "SIGUSR1" if stop_at == 0 else None
+    board = Board(flag, stop_at)
+    code = play(comm, config, ENVIRONMENT, board, flag, resume)
+    comm.Barrier()
+    return code
+
+
+def weights(comm, run_dir):
+    """The one weights hash of a run's learners."""
+    summary = on_root(comm, describe, run_dir)
+    assert summary["weights_equal"], summary["weights_sha256"]
+    return summary["weights_sha256"][0]
+
+
+@contextlib.contextmanager
+def folder(comm):
+    """An empty folder, the same on all ranks; gone afterwards."""
+    path = comm.bcast(tempfile.mkdtemp(prefix="hpcrl-test-") if comm.rank == 0 else None, 0)
+    yield Path(path)
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(path)
+    comm.Barrier()
+
+
+@contextlib.contextmanager
+def half(comm):
+    """A world that can hold a pipeline: all ranks, or where there are two, each by itself."""
+    world = comm.Split(comm.rank if comm.size == 2 else 0, comm.rank)
+    yield world
+    world.Free()
+
+
+def on_root(comm, function, *arguments):
+    """Call the function on rank 0 alone, while the others wait; its result on all ranks."""
+    return comm.bcast(function(*arguments) if comm.rank == 0 else None, 0)
+
+
+_whole: dict[str, str] = {}
+
+
+def weights_of_whole(comm, settings):
+    """Weights of the run that nothing happens to; each is run once for all tests."""
+    key = json.dumps(settings, sort_keys=True) + str(comm.size)
+    if key not in _whole:
+        with folder(comm) as path:
+            assert attempt(comm, path / "whole", settings) == 0
+            _whole[key] = weights(comm, path / "whole")
+    return _whole[key]
+
+
+def cut_run(comm, run_dir, settings, stops):
+    """Attempts that are stopped at these updates, then one to the end; exit codes."""
+    codes = [attempt(comm, run_dir, settings, resume="if-exists", stop_at=stop) for stop in stops]
+    return [*codes, attempt(comm, run_dir, settings, resume="must")]
+
+
+def numbers_of_sets(comm, run_dir):
+    """Updates of the sets there are, ascending; the same on all ranks."""
+    names = on_root(comm, lambda: [path.name for path in (run_dir / "checkpoints").iterdir()])
+    return sorted(int(name) for name in names if name.isdigit())
