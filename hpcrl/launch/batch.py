@@ -20,8 +20,6 @@ from hpcrl.config import (
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.script import Component, Script, many
 
-RESUME: str | None = None
-"""Value of `hpcrl run --resume` in jobs; None while that option does not exist, and then no job requeues itself."""
 _SEEDS = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
 
 
@@ -105,8 +103,7 @@ def render(job: BatchJob) -> str:
         run += ["--set", override]
     if job.wishes.num_ranks is not None:
         run += ["--ranks", str(job.wishes.num_ranks)]
-    if RESUME is not None:
-        run += ["--resume", RESUME]
+    run += ["--resume", "if-exists"]
     seed = ' --set "seed=$SLURM_ARRAY_TASK_ID"' if job.wishes.seeds else ""
     script = Script(
         title=f"{job.config.name} on site {job.site_name}: {job.in_words()}.",
@@ -119,15 +116,9 @@ def render(job: BatchJob) -> str:
         components=job.components,
         run_dir=job.run_dir,
         run=f'{shlex.join(run)}{seed} --set "storage.run_dir=$RUN_DIR"',
-        no_requeue=_no_requeue(job.site),
+        no_requeue="" if job.site.requeue else "the site profile has requeue = false",
     )
     return script.text()
-
-
-def _no_requeue(site: SiteConfig) -> str:
-    if not site.requeue:
-        return "the site profile has requeue = false"
-    return "" if RESUME is not None else "this version of hpcrl cannot go on with a stopped run"
 
 
 def _check_seeds(config: RunConfig, overrides: Sequence[str], wishes: Wishes) -> None:

@@ -24,11 +24,10 @@ exit "${code:-75}"
 
 
 @pytest.fixture
-def start(cluster, tmp_path, monkeypatch):
+def start(cluster, tmp_path):
     """Submit the rendered script around the stand-in; its codes by seed and attempt."""
 
-    def run(codes, *, resume="if-exists", wishes=batch.Wishes(), **changes):  # noqa: B008 - frozen
-        monkeypatch.setattr(batch, "RESUME", resume)
+    def run(codes, *, wishes=batch.Wishes(), **changes):  # noqa: B008 - frozen
         program = tmp_path / "stand-in"
         program.write_text(STAND_IN)
         program.chmod(0o755)
@@ -88,7 +87,6 @@ def test_of_an_array_only_the_run_that_was_stopped_goes_on(start, tmp_path):
     ("code", "slurm_code", "how", "word"),
     [
         (75, 75, {"requeue": False}, "the site profile has requeue = false"),
-        (75, 75, {"resume": None}, "this version of hpcrl cannot go on with a stopped run"),
         (1, 1, {}, None),
         (2, 2, {}, None),
         (3, 3, {}, None),
@@ -101,5 +99,3 @@ def test_what_is_not_requeued(start, tmp_path, code, slurm_code, how, word):
     assert job.until_over() == ("FAILED", f"{slurm_code}:0"), job.text()
     assert job.field("Restarts") == "0" and len(calls(tmp_path)) == 1
     assert (f"not requeued: {word}" in job.text()) if word else ("requeue" not in job.text())
-    if how.get("resume", True) is None:
-        assert "--resume" not in calls(tmp_path)[0]

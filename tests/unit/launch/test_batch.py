@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from hpcrl.config import ConfigError, SiteConfig
-from hpcrl.launch import batch
 from hpcrl.launch.batch import Wishes, plan_job, render
 from hpcrl.launch.script import END, FORWARD, THREADS
 
@@ -190,8 +189,7 @@ def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
     returned, calls, said = start(script(site={"launcher": launcher}), code=code)
     assert returned == expected
     assert calls[0] == ("srun" if launcher == "srun" else "hpcrl")
-    assert "scontrol" not in calls
-    assert ("not requeued" in said) == (code == 75)
+    assert ("requeueing" in said) == ("scontrol" in calls) == (code == 75)
 
 
 def test_every_argument_arrives_as_it_was(start):
@@ -200,7 +198,7 @@ def test_every_argument_arrives_as_it_was(start):
     run = calls[calls.index("run") :]
     assert run == [
         *("run", IMPALA, "--set", overrides[0], "--set", "name=x", "--ranks", "4"),
-        *("--set", "storage.run_dir=runs/x-0-7"),
+        *("--resume", "if-exists", "--set", "storage.run_dir=runs/x-0-7"),
     ]
 
 
@@ -216,12 +214,6 @@ def test_a_directory_that_is_named_is_kept(start):
     assert calls[-1] == "storage.run_dir=my run"
 
 
-@pytest.fixture
-def resumable(monkeypatch):
-    monkeypatch.setattr(batch, "RESUME", "if-exists")
-
-
-@pytest.mark.usefixtures("resumable")
 class TestRequeue:
     """P19: exactly once after a clean stop, and never after anything else."""
 
@@ -263,13 +255,6 @@ class TestRequeue:
         assert start(script(seeds="3-5"), code=75, **variables)[1][-1] == "7_4"
 
 
-def test_without_resume_nothing_is_requeued(start, monkeypatch):
-    monkeypatch.setattr(batch, "RESUME", None)
-    _, calls, said = start(script(), code=75)
-    assert "scontrol" not in calls and "not requeued: this version of hpcrl cannot go on" in said
-    assert "--resume" not in calls and "--no-requeue" in options(script())[0]
-
-
 def test_the_script_to_edit_by_hand_does_the_same():
     text = (TOP / "slurm/train.sbatch").read_text()
     assert text.endswith(f"\n{END}")
@@ -279,7 +264,8 @@ def test_the_script_to_edit_by_hand_does_the_same():
     rendered = script()
     for line in ('srun --mpi=pmi2 --kill-on-bad-exit=1 "${RUN[@]}"', "MAX_ATTEMPTS=10", "--open-mode=append"):
         assert line in text and line in rendered
-    assert ("NO_REQUEUE=''" in text) == (batch.RESUME is not None)
+    assert "\nNO_REQUEUE=''" in text and "\nNO_REQUEUE=''" in rendered
+    assert "--resume if-exists" in text and "--resume if-exists" in rendered
 
 
 def test_the_commands_need_neither_mpi_nor_slurm(tmp_path):
