@@ -12,6 +12,7 @@ END = """\
 # --- end ---
 case $status in
 0 | 1 | 2 | 3 | 4 | 75) ;;
+126 | 127) status=2 ;; # the shell's: there is no such command here
 *) status=3 ;; # the launcher's: it killed what was left when a rank had failed
 esac
 echo "hpcrl ended with exit code $status"
@@ -97,7 +98,7 @@ class Script:
         blocks = ["\n".join(self._options(component)) for component in self.components]
         blocks[0] = "\n".join([blocks[0], *self._options_of_the_job()])
         options = "\n#SBATCH hetjob\n".join(blocks)
-        return f"#!/usr/bin/env bash\n# {self.title}\n\n{options}\n\nset -uo pipefail"
+        return f"#!/usr/bin/env bash\n# {self.title}\n\n{options}"
 
     def _options_of_the_job(self) -> Iterator[str]:
         yield f"#SBATCH --job-name={self.name}"
@@ -135,6 +136,7 @@ class Script:
     def _run(self) -> str:
         lines = [
             "# --- run ---",
+            "set -uo pipefail",
             f"NO_REQUEUE={shlex.quote(self.no_requeue)}",
             f"MAX_ATTEMPTS={self.site.max_attempts}",
             f"RUN_DIR={self.run_dir}",

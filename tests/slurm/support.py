@@ -70,9 +70,9 @@ def kill_last_rank(cluster, run_dir):
 
 
 def on_login_node(cluster, folder, command):
-    """A process of `command` there, in `folder`, with this package and with pipes."""
+    """A process of `command` there, in `folder`, with this package and with pipes; it ends after a while anyhow."""
     with contextlib.chdir(folder):
-        command = cluster.on("head", command)
+        command = cluster.on("head", ["timeout", f"{2 * LIMIT_S:.0f}", *command])
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     environ.pop("OMP_NUM_THREADS", None)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

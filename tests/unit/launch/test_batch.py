@@ -89,11 +89,23 @@ def test_what_a_profile_asks_for_is_in_the_script():
     assert "1 day 2 hours" in lines[1] and "6 ranks" in lines[1] and "2 nodes" in lines[1]
 
 
+def test_modules_may_use_variables_that_are_not_set(start):
+    """As those of Lmod and conda do."""
+    code, calls, _ = start(script(site={"setup": ["echo $NEVER_SET"]}))
+    assert code == 0 and calls[0] == "srun"
+
+
 def test_a_profile_that_asks_for_nothing():
     (asked,) = options(script())
     assert not any(line.startswith(("--partition", "--account", "--qos", "--array")) for line in asked)
     assert "module" not in script().partition("--- run")[0].replace("modules", "")
     assert "--mpi" not in script(site={"mpi": None})
+
+
+def test_of_ranks_that_mpiexec_started_the_script_gets_the_signal_and_passes_it_on():
+    text = script(site={"launcher": "mpiexec", "signal": "USR2"})
+    assert "--signal=B:USR2@120" in options(text)[0]
+    assert FORWARD.format(signal="USR2") in text and "\nsrun " not in text
 
 
 def test_components_of_a_heterogeneous_job():
@@ -183,7 +195,7 @@ def start(tmp_path):
 @pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (137, 3), (143, 3), (139, 3), (9, 3)],
+    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (127, 2), (137, 3), (143, 3), (139, 3), (9, 3)],
 )
 def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
     returned, calls, said = start(script(site={"launcher": launcher}), code=code)
