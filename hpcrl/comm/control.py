@@ -50,7 +50,7 @@ class Control:
         for receiver in self._receivers:
             for _ in range(_POSTED):
                 receiver.post(np.zeros(_WORDS, np.int64))
-        self._parts: list[tuple[int, int, bytes]] = []
+        self._parts: list[tuple[int, int, bool, bytes]] = []
         self._has_asked = False
         self._asking_closed = False
         self._stop_cause = ""
@@ -64,7 +64,8 @@ class Control:
         for rank, receiver in self._asked.items():
             while (note := receiver.poll()) is not None:
                 if note[0] == _PART:
-                    self._parts.append((rank, int(note[1]), note[2:].tobytes()))
+                    update, final = divmod(int(note[1]), 2)
+                    self._parts.append((rank, update, bool(final), note[2:].tobytes()))
                 else:
                     self._note(f"{_name(int(note[0]))} on rank {rank}", int(note[0]), rank)
                 receiver.post(note)
@@ -90,7 +91,7 @@ class Control:
         return self._stop_cause
 
     def announce_stop(self, save_at: int | None = None) -> None:
-        """On every learner, after all have agreed: learner 0 tells the other ranks.
+        """On learner 0, after all learners have agreed: tell the other ranks.
 
         `save_at`: the update whose checkpoint is to be written once everything is drained.
         """
@@ -99,19 +100,19 @@ class Control:
         for sender in self._ordering.values():
             sender.send(_message(_STOPPED, -1 if save_at is None else save_at))
 
-    def send_part(self, update: int, digest: bytes) -> None:
+    def send_part(self, update: int, digest: bytes, *, final: bool) -> None:
         """Tell learner 0 that this other rank has written its part of the checkpoint of `update`.
 
-        digest: 32 bytes, the SHA-256 of the part.
+        digest: 32 bytes, the SHA-256 of the part. `final`: of the set that is written when all is drained.
         """
         if self._asking is None:
             raise RuntimeError("learner 0 need not tell itself")
-        note = _message(_PART, update)
+        note = _message(_PART, 2 * update + final)
         note[2:] = np.frombuffer(digest, np.int64)
         self._asking.send(note)
 
-    def take_parts(self) -> list[tuple[int, int, bytes]]:
-        """On learner 0: (world rank, update, digest) of the parts written since the last call. Local."""
+    def take_parts(self) -> list[tuple[int, int, bool, bytes]]:
+        """On learner 0: (world rank, update, final, digest) of the parts written since the last call. Local."""
         self.poll()
         parts, self._parts = self._parts, []
         return parts

@@ -31,6 +31,7 @@ MARK = -1
 @dataclass(slots=True)
 class _Pending:
     update: int
+    final: bool
     meta: dict[str, Any]
     begun: float
     hashes: dict[str, str]
@@ -85,8 +86,11 @@ class Cuts:
         """On every learner: a cut is agreed on. The time a set takes counts from here."""
         self._decided = time.perf_counter()
 
-    def begin(self, update: int, env_steps: int) -> None:
-        """On every learner: all have agreed on a cut here."""
+    def begin(self, update: int, env_steps: int, *, final: bool = False) -> None:
+        """On every learner: all have agreed on a cut here. A set that is not complete yet is given up.
+
+        `final`, on the root alone: the set that is written when everything is drained.
+        """
         self.last = update
         if self.is_root:
             meta = {
@@ -98,18 +102,18 @@ class Cuts:
                 "acting_ranks": self._config.num_acting_ranks,
             }
             begun, self._decided = self._decided or time.perf_counter(), 0.0
-            self._pending = _Pending(update, meta, begun, {})
+            self._pending = _Pending(update, final, meta, begun, {})
 
-    def write(self, update: int, placement: Placement, components: Mapping[str, Given]) -> None:
+    def write(
+        self, update: int, placement: Placement, components: Mapping[str, Given], *, final: bool = False
+    ) -> None:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
         found = checkpoint.write_part(self._run_dir, update, part, components)
-        if not self.is_root:
-            self._control.send_part(update, bytes.fromhex(found))
-        elif self._pending is not None and self._pending.update == update:
-            self._pending.hashes[part] = found
-        else:  # a world of one rank whose learner comes last
-            raise RuntimeError(f"part {part} of update {update} was written before the cut began")
+        if self.is_root:
+            self._note(part, update, found, final=final)
+        else:
+            self._control.send_part(update, bytes.fromhex(found), final=final)
 
     def poll(self) -> tuple[int, float] | None:
         """On learner 0: complete the set once every part is there; (update, seconds it took) then, else None."""
@@ -118,10 +122,9 @@ class Cuts:
         pending = self._pending
         if pending is None:
             return None
-        for rank, update, digest in self._control.take_parts():
-            if update == pending.update:
-                (placement,) = self._world.plan.of_rank(rank)
-                pending.hashes[part_name(placement)] = digest.hex()
+        for rank, update, final, digest in self._control.take_parts():
+            (placement,) = self._world.plan.of_rank(rank)
+            self._note(part_name(placement), update, digest.hex(), final=final)
         if len(pending.hashes) < len(self._world.plan.placements):
             return None
         keep = self._config.checkpoint.keep
@@ -136,6 +139,12 @@ class Cuts:
     def pending(self) -> bool:
         """A set is not complete yet. On learner 0."""
         return self._pending is not None
+
+    def _note(self, part: str, update: int, found: str, *, final: bool) -> None:
+        """A part is written; of a set that was given up it does not count."""
+        pending = self._pending
+        if pending is not None and (update, final) == (pending.update, pending.final):
+            pending.hashes[part] = found
 
     def missing(self) -> str:
         """Parts that are not there yet, for a report. On learner 0."""

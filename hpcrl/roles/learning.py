@@ -137,7 +137,7 @@ class Learning:
         """Write this role's part, `others` included, of a set that the run goes on from. Local."""
         self.cut_at = None
         self._session.cuts.begin(self.updates, self.env_steps)
-        self._write(others)
+        self._write(others, final=False)
 
     def poll(self) -> None:
         """Progress of a set that is not complete. Local."""
@@ -147,24 +147,29 @@ class Learning:
             record_event(self._session, self._placement, "checkpoint", text)
 
     def end(self, progress: Callable[[], object] = lambda: None) -> RoleLoop:
-        """After `vote`: tell every rank of the end, and whether its state is to be saved once all is drained.
+        """After `vote`: every rank hears of the end, and whether to save its state once all is drained.
 
-        A cut at this very update is completed first; meanwhile `progress` is called for the others.
+        A cut at this very update is completed first where that counts or takes no time, with `progress` meanwhile.
         """
         session, cuts = self._session, self._session.cuts
         if self.stopping and not self.over:
             name = session.control.stop_cause  # empty where only another learner knows
-            cause = f"stopped by {name} before the budget was used" if name else ""
-            session.fail(ExitCode.RESUME_ME, cause)
+            session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used" if name else "")
         self.cut_at = None
-        save = cuts.last != self.updates
-        if save:
-            cuts.begin(self.updates, self.env_steps)
-        while not save and cuts.pending:
+        completes = self._keeps_everything or self._cut_ahead == 0
+        while completes and cuts.pending and cuts.last == self.updates:
             progress()
             self.poll()
             yield False
-        session.control.announce_stop(self.updates if save else None)
+        if self.is_root:
+            save = cuts.pending or cuts.last != self.updates
+            if save:
+                cuts.begin(self.updates, self.env_steps, final=True)
+            session.control.announce_stop(self.updates if save else None)
+        while not session.control.stopped:
+            progress()
+            session.control.poll()
+            yield False
 
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
         """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
@@ -209,9 +214,8 @@ class Learning:
         )
         session.record("learners", row)
         if session.control.save_at is not None:
-            self._write(others)
-        limit_s = config.comm.drain_timeout_s
-        began = perf_counter()
+            self._write(others, final=True)
+        limit_s, began = config.comm.drain_timeout_s, perf_counter()
         while session.cuts.pending:
             self.poll()
             if perf_counter() - began > limit_s:
@@ -220,7 +224,6 @@ class Learning:
                     "(comm.drain_timeout_s)"
                 )
             yield False
-        session.outcome.update(env_steps=self.env_steps, updates=self.updates)
         if self.is_root and session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
             evaluate(session, self._placement, self.algorithm, self.updates, self.env_steps)
         self._reducer.barrier()
@@ -234,9 +237,9 @@ class Learning:
         """A stop loses no trajectory under way: where they have an order that a resumed run must find again."""
         return self._session.config.deterministic and self._cut_ahead > 0
 
-    def _write(self, others: Mapping[str, Given]) -> None:
+    def _write(self, others: Mapping[str, Given], *, final: bool) -> None:
         own = learner_components(self.algorithm, self._counters, self._reducer, root=self.is_root)
-        self._session.cuts.write(self.updates, self._placement, {**own, **others})
+        self._session.cuts.write(self.updates, self._placement, {**own, **others}, final=final)
 
     def _move_to(self, device: torch.device, learners: LearnerComms) -> DeviceReducer | None:
         """Learn on `device`; what sums gradients there, if they are not summed in host memory."""

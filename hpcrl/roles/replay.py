@@ -36,7 +36,7 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
     shard.close_senders()
     yield from drain(shard.drained, session)
     if session.control.save_at is not None:
-        session.cuts.write(session.control.save_at, placement, {"queue": shard.queue()})
+        session.cuts.write(session.control.save_at, placement, {"queue": shard.queue()}, final=True)
     shard.cancel()
     record_timers(session, placement, timers)
 

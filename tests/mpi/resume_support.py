@@ -4,6 +4,7 @@ import contextlib
 import json
 import shutil
 import tempfile
+import threading
 from pathlib import Path
 
 from hpcrl.comm.signals import SignalFlag
@@ -70,13 +71,17 @@ class Board:
             self._flag.received = "SIGUSR1"
 
 
-def attempt(comm, run_dir, settings, *, resume="never", stop_at=None):
+def attempt(comm, run_dir, settings, *, resume="never", stop_at=None, stop_after_s=None):
     """One attempt in this process, on every rank of `comm`; its exit code."""
     config = RunConfig.parse(settings | {"storage": {"run_dir": str(run_dir), "flush_interval_s": 0.1}})
     flag = SignalFlag()
     flag.received = "SIGUSR1" if stop_at == 0 else None
     board = Board(flag, stop_at)
+    timer = threading.Timer(stop_after_s or 0, setattr, (flag, "received", "SIGUSR1"))
+    if stop_after_s is not None:
+        timer.start()
     code = play(comm, config, ENVIRONMENT, board, flag, resume)
+    timer.cancel()
     comm.Barrier()
     return code
 

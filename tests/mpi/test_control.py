@@ -42,9 +42,9 @@ class Rank:
         if self.learns:
             while not self.vote() and self.votes != vote_limit:
                 pass
+        if self.world.rank == self.learners[0]:
             self.control.announce_stop()
-        else:
-            poll_until(self.world, lambda: self.control.stopped, progress=[self.control.poll])
+        poll_until(self.world, lambda: self.control.stopped, progress=[self.control.poll])
         assert self.control.stopped
 
     def vote(self):
@@ -158,22 +158,22 @@ def test_learner_0_hears_of_every_part_of_a_checkpoint(comm):
         heard = []
         if comm.rank != root:
             for update, digest in digests.items():
-                control.send_part(update, digest)
+                control.send_part(update, digest, final=update % 2 == 1)
                 if update == 5:
                     os.kill(os.getpid(), signal.SIGTERM)
         else:
             with pytest.raises(RuntimeError, match="need not tell itself"):
-                control.send_part(0, bytes(32))
+                control.send_part(0, bytes(32), final=False)
         expected = 10 * (comm.size - 1) if comm.rank == root else 0
         poll_until(world, lambda: heard.extend(control.take_parts()) or len(heard) == expected)
         assert sorted(heard) == sorted(
-            (other, update, bytes([update, other] * 16))
+            (other, update, update % 2 == 1, bytes([update, other] * 16))
             for other in range(comm.size)
             for update in range(10)
             if other != comm.rank == root
         )
         meet(world, [control.poll])
-        if rank.learns:
+        if comm.rank == root:
             control.announce_stop(save_at=7)
         poll_until(world, lambda: control.stopped, progress=[control.poll])
         assert control.save_at == 7

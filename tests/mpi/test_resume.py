@@ -68,6 +68,37 @@ def test_pipeline(comm, env, max_lag):
         check_cut_run(world, pipeline(world.size, max_lag, env=env), [2, 5, 8, 11])
 
 
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_stopped_at_any_moment(comm, deterministic):
+    """Also while a checkpoint is under way, which is given up then, or awaited where everything counts."""
+    settings = {"checkpoint": {"every_seconds": None, "every_updates": 1}, "budget": {"env_steps": 500}}
+    with half(comm) as world, folder(world) as path:
+        settings = pipeline(world.size, 1, env=SLOW, deterministic=deterministic, **settings)
+        codes = [
+            attempt(world, path, settings, resume="if-exists", stop_after_s=0.03 + 0.017 * number)
+            for number in range(5)
+        ]
+        assert set(codes) <= {0, 75}
+        assert attempt(world, path, settings, resume="must") == 0
+        updates = on_root(world, read_table, path, "updates")["update"].tolist()
+        assert updates == list(range(1, len(updates) + 1))
+        if deterministic:
+            assert weights(world, path) == weights_of_whole(world, settings | {"checkpoint": {}})
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_by_messages_alone(comm, deterministic):
+    """As between nodes: marks, parts and trajectories travel by MPI."""
+    settings = {"comm": {"transport": "messages"}, "checkpoint": {"every_seconds": None, "every_updates": 3}}
+    with half(comm) as world, folder(world) as path:
+        settings = pipeline(world.size, 1, env=SLOW, deterministic=deterministic, **settings)
+        assert cut_run(world, path, settings, [2, 8]) == [75, 75, 0]
+        if deterministic:
+            assert weights(world, path) == weights_of_whole(world, pipeline(world.size, 1, env=SLOW))
+        else:
+            on_root(world, check_books, path, settings["ranks"]["actors"], 1, 4)
+
+
 @pytest.mark.parametrize(("kind", "component", "value"), DROPPED)
 def test_what_is_left_out_is_missed(comm, monkeypatch, kind, component, value):
     """Without this component, or value, the run ends otherwise: the tests above would see it."""
@@ -208,14 +239,14 @@ def test_no_trajectory_is_lost_or_trained_on_twice(comm, max_lag):
         on_root(world, check_books, path, settings["ranks"]["actors"], max_lag)
 
 
-def check_books(path, batch, max_lag):
+def check_books(path, batch, max_lag, sets=5):
     edges, events = read_table(path, "edges"), read_table(path, "events")
     sent = int(edges["messages"][edges["stream"] == b"trajectory"].sum())
     updates, lag = read_table(path, "updates")["update"], read_table(path, "lag")
     assert sent == len(updates) * batch + waiting(path)
     assert updates.tolist() == list(range(1, len(updates) + 1))
     assert b"dropped_trajectory" not in events["kind"]
-    assert (events["kind"] == b"checkpoint").sum() >= 5
+    assert (events["kind"] == b"checkpoint").sum() >= sets
     assert lag["lag"].min() >= 0 and lag["lag"].max() <= max_lag
     assert np.unique(lag["update"]).tolist() == updates.tolist()
 
