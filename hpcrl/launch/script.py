@@ -23,7 +23,8 @@ if [ "$status" -eq 75 ]; then
     if [ -n "$NO_REQUEUE" ]; then
         echo "not requeued: $NO_REQUEUE"
     elif [ "$attempt" -ge "$MAX_ATTEMPTS" ]; then
-        echo "not requeued: this was attempt $attempt of at most $MAX_ATTEMPTS"
+        echo "not requeued: this was attempt $attempt of at most $MAX_ATTEMPTS; to go on, submit the run again with"
+        echo "  --set storage.run_dir=$RUN_DIR"
     elif state=$(squeue --noheader --jobs="$job" --format=%T 2>&1) && [ "${state%%[!A-Z]*}" != RUNNING ]; then
         echo "not requeued: the job is ${state:-gone} already, so Slurm ends or requeues it itself"
     else

@@ -15,7 +15,7 @@ from hpcrl.launch.recipes import load_config
 from hpcrl.launch.script import environment_lines
 from hpcrl.launch.situation import look
 from hpcrl.launch.start import join, start_world
-from hpcrl.storage.rundir import check_free
+from hpcrl.storage.resume import ResumeMode, check_start, finished
 from hpcrl.storage.summary import describe
 
 Executor = Literal["local", "slurm", "debug"]
@@ -80,6 +80,7 @@ def submit_seeds(
     num_ranks: int | None = None,
     nodes: int | None = None,
     time: str | None = None,
+    resume: ResumeMode = "never",
     folder: str | Path = "runs/jobs",
     slurm: dict[str, Any] | None = None,
 ) -> list[SubmittedRun]:
@@ -99,6 +100,7 @@ def submit_seeds(
         num_ranks: as `--ranks`.
         nodes: nodes of each run (slurm only); must divide the number of ranks. None: the profile's.
         time: time limit in Slurm's forms. None: the profile's.
+        resume: as `hpcrl run --resume`; with "if-exists" or "must" name storage.run_dir.
         folder: where submitit keeps its scripts and logs; must be on a file system that the nodes share.
         slurm: more parameters for submitit's Slurm executor by their submitit names, e.g. {"partition": "cpu"}.
 
@@ -113,7 +115,7 @@ def submit_seeds(
             recipe, [*overrides, *of_seed], 1 if executor == "debug" and num_ranks is None else num_ranks
         )
         runs.append(_with_run_dir(config))
-        check_free(runs[-1])
+        check_start(runs[-1], resume)
     if len({run.storage.run_dir for run in runs}) < len(runs):
         raise ConfigError("storage.run_dir is one directory for all seeds; name storage.runs_dir")
     one_rank = 1 in (runs[0].world_size, num_ranks)
@@ -128,11 +130,11 @@ def submit_seeds(
     chosen.update_parameters(**(parameters | (slurm or {} if executor == "slurm" else {})))
     function = run_here if executor == "debug" else run_submitted
     with chosen.batch() if len(runs) > 1 else contextlib.nullcontext():
-        jobs = [chosen.submit(function, run.to_dict(), one_rank) for run in runs]
+        jobs = [chosen.submit(function, run.to_dict(), one_rank, resume) for run in runs]
     return [SubmittedRun(job, Path(str(run.storage.run_dir))) for job, run in zip(jobs, runs, strict=True)]
 
 
-def run_submitted(values: dict[str, Any], one_rank: bool) -> int:
+def run_submitted(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """One task of a submitted job; plain data in, exit code out. Collective over the job's tasks.
 
     `one_rank`: every role in this process; else ranks are started unless this process is one already. Raises
@@ -142,20 +144,22 @@ def run_submitted(values: dict[str, Any], one_rank: bool) -> int:
     flag.install()
     config = RunConfig.parse(values)
     situation = look()
+    if finished(config, resume):  # every task of the job says so
+        return int(ExitCode.FINISHED)
     if not situation.in_world and not one_rank:
-        return start_world(config, flag)
-    code = join(config, situation, flag)
+        return start_world(config, flag, resume)
+    code = join(config, situation, flag, resume)
     if situation.in_world and code == ExitCode.RANK_FAILED:
         raise RunFailedError("this rank has failed; its line in the log says why")
     return code
 
 
-def run_here(values: dict[str, Any], one_rank: bool) -> int:
+def run_here(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """Every role in this very process, without a supervisor; the exit code."""
     from hpcrl.launch.inside import run_rank
     from hpcrl.launch.supervise import Board
 
-    return run_rank(RunConfig.parse(values), look({}), Board(), SignalFlag())
+    return run_rank(RunConfig.parse(values), look({}), Board(), SignalFlag(), resume)
 
 
 def _executor(name: str, folder: str | Path) -> Any:

@@ -72,6 +72,9 @@ def test_an_array_of_seeds(cluster, tmp_path):
         assert "hpcrl ended with exit code 0" in (tmp_path / f"toy-{job.number}_{seed}.log").read_text()
 
 
+LAST_ATTEMPT = {"max_attempts": 1}
+
+
 def check_stopped(job):
     assert job.until_over() == ("FAILED", "75:0"), job.text()
     summary = job.describe()
@@ -84,8 +87,8 @@ def check_stopped(job):
 
 def test_the_signal_before_the_time_limit_stops_the_run(cluster, tmp_path):
     """Slurm looks at its clock every 30 seconds."""
-    site = site_with(tmp_path, signal_lead_s=50, requeue=False)
-    settings = (*FOREVER, "checkpoint.margin_s=0")  # else the run itself looks at the clock
+    site = site_with(tmp_path, signal_lead_s=50, **LAST_ATTEMPT)
+    settings = (*FOREVER, "checkpoint.margin_s=0")  # else the run stops itself before the signal
     job = submit(
         cluster, tmp_path, *settings, recipe=toy_recipe(tmp_path), site=site, options=["--time", "1"]
     )
@@ -93,7 +96,7 @@ def test_the_signal_before_the_time_limit_stops_the_run(cluster, tmp_path):
 
 
 def test_ranks_that_mpiexec_started_are_stopped_by_the_script(cluster, tmp_path):
-    site = site_with(tmp_path, launcher="mpiexec", requeue=False)
+    site = site_with(tmp_path, launcher="mpiexec", **LAST_ATTEMPT)
     job = submit(cluster, tmp_path, *FOREVER, recipe=toy_recipe(tmp_path), site=site)
     until_updates(job.run_dir, 3)
     cluster.run("scancel", "--batch", "--signal=USR1", job.number)  # as sbatch --signal=B:USR1@... does

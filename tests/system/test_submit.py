@@ -44,6 +44,17 @@ def test_a_cancelled_run_fails(tmp_path, monkeypatch):
         job.result()
 
 
+def test_a_run_goes_on_in_its_directory(tmp_path):
+    how = {"num_ranks": 1, "folder": tmp_path / "jobs"}
+    first = submit(RECIPE, overrides=["storage.run_dir=it"], **how).result()
+    more = ["storage.run_dir=it", "budget.env_steps=800"]
+    second = submit(RECIPE, overrides=more, resume="must", **how).result()
+    assert (first["attempts"], second["attempts"]) == (1, 2)
+    assert second["env_steps"] >= 800 > first["env_steps"]
+    with pytest.raises(ConfigError, match="already holds a run"):
+        submit(RECIPE, overrides=more, **how)
+
+
 def test_debug_runs_every_role_in_the_very_process(tmp_path):
     program = (
         "import os, sys\n"

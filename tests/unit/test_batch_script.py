@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[2] / "slurm" / "train.sbatch"
+JOB = {"SLURM_JOB_ID": "7", "SLURM_JOB_NAME": "it"}
 
 
 @pytest.fixture
@@ -27,7 +28,13 @@ def start(tmp_path):
         }
         return subprocess.run(
             ["bash", str(SCRIPT), *arguments],
-            env={**outside, "PATH": f"{tmp_path}:{outside['PATH']}", **environment},
+            env={
+                **outside,
+                "SLURM_JOB_ID": "7",
+                "SLURM_JOB_NAME": "it",
+                "PATH": f"{tmp_path}:{outside['PATH']}",
+                **environment,
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -39,15 +46,16 @@ def start(tmp_path):
 def test_srun_gets_the_recipe_and_every_option(start):
     finished = start("jobs/cartpole.py:impala", "--set", "seed=3", "--set", 'env.kwargs={"a b": 1}')
     assert finished.stdout.splitlines()[0] == (
-        "srun: --mpi=pmi2 --kill-on-bad-exit=1 hpcrl run jobs/cartpole.py:impala --set seed=3 "
-        '--set env.kwargs={"a b": 1} --resume if-exists --set storage.run_dir=runs/hpcrl-0'
+        "srun: --mpi=pmi2 --kill-on-bad-exit=1 hpcrl run --resume if-exists --set storage.run_dir=runs/it-7 "
+        "jobs/cartpole.py:impala --set seed=3 "
+        '--set env.kwargs={"a b": 1}'
     )
 
 
 @pytest.mark.parametrize(("launcher", "program"), [("srun", "srun"), ("mpiexec", "hpcrl")])
 @pytest.mark.parametrize("code", [0, 1, 2, 3, 4, 75])
 def test_exit_code_is_that_of_the_run(start, launcher, program, code):
-    finished = start("a.py:b", code=code, HPCRL_LAUNCHER=launcher, SLURM_JOB_ID="7")
+    finished = start("a.py:b", code=code, HPCRL_LAUNCHER=launcher)
     assert finished.returncode == code
     assert finished.stdout.startswith(f"{program}: ")
 
@@ -58,7 +66,7 @@ def test_a_launcher_that_killed_the_other_ranks_means_a_rank_failed(start):
 
 def test_hpcrl_itself_finds_mpiexec(start):
     finished = start("a.py:b", "--ranks", "7", HPCRL_LAUNCHER="mpiexec")
-    assert finished.stdout.startswith("hpcrl: run a.py:b --ranks 7")
+    assert " a.py:b --ranks 7\n" in finished.stdout and finished.stdout.startswith("hpcrl: run ")
 
 
 @pytest.mark.parametrize(("given", "threads"), [({}, "1"), ({"SLURM_CPUS_PER_TASK": "4"}, "4")])

@@ -201,8 +201,7 @@ def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
     returned, calls, said = start(script(site={"launcher": launcher}), code=code)
     assert returned == expected
     assert calls[0] == ("srun" if launcher == "srun" else "hpcrl")
-    assert ("scontrol" in calls) == (code == 75)
-    assert "not requeued" not in said
+    assert ("requeueing" in said) == ("scontrol" in calls) == (code == 75)
 
 
 def test_every_argument_arrives_as_it_was(start):
@@ -284,6 +283,8 @@ def test_the_script_to_edit_by_hand_does_the_same():
         "--open-mode=append",
     ):
         assert line in text and line in rendered
+    assert "\nNO_REQUEUE=''" in text and "\nNO_REQUEUE=''" in rendered
+    assert "--resume if-exists" in text and "--resume if-exists" in rendered
 
 
 def test_the_commands_need_neither_mpi_nor_slurm(tmp_path):
