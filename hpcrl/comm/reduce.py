@@ -170,11 +170,6 @@ class HierarchicalReducer:
         if self._sums is not None:
             self._sums.wait_for_node()
 
-    def gather_states(self) -> list[State]:
-        """The `state` of every learner in order of role_rank, at learner 0; elsewhere empty. Blocking."""
-        self._compare_fingerprint(8, 0, 0)
-        return self._comms.group.gather(self.state()) or []
-
     def begin_update(self, update: int) -> None:
         """Compress from here on, if at all, unless `update` is one of the first. Local; equal on all learners."""
         self._compress = update >= self._reduction.warmup_updates
