@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
+import signal
+import threading
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -129,7 +131,7 @@ def submit_seeds(
     chosen = _executor(executor, folder)
     chosen.update_parameters(**(parameters | (slurm or {} if executor == "slurm" else {})))
     function = run_here if executor == "debug" else run_submitted
-    with chosen.batch() if len(runs) > 1 else contextlib.nullcontext():
+    with _interruptible(), chosen.batch() if len(runs) > 1 else contextlib.nullcontext():
         jobs = [chosen.submit(function, run.to_dict(), one_rank, resume) for run in runs]
     return [SubmittedRun(job, Path(str(run.storage.run_dir))) for job, run in zip(jobs, runs, strict=True)]
 
@@ -160,6 +162,27 @@ def run_here(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     from hpcrl.launch.supervise import Board
 
     return run_rank(RunConfig.parse(values), look({}), Board(), SignalFlag(), resume)
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Have local jobs heed SIGINT, by which submitit cancels them, also where this process ignores it.
+
+    As it does when a shell script has put it into the background.
+    """
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN or not _is_main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _is_main_thread() -> bool:
+    """Only there may handlers be set."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def _executor(name: str, folder: str | Path) -> Any:

@@ -1,6 +1,7 @@
 """Runs submitted from Python to local executors; tests/slurm does it with a real Slurm."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -36,9 +37,15 @@ def test_seeds_have_directories_of_their_own(tmp_path):
     assert len({job.run_dir for job in jobs}) == 2
 
 
-def test_a_cancelled_run_fails(tmp_path, monkeypatch):
+@pytest.mark.parametrize("handler", [signal.default_int_handler, signal.SIG_IGN], ids=["here", "background"])
+def test_a_cancelled_run_fails(tmp_path, monkeypatch, handler):
+    """Also when a shell script has put this process into the background, where it ignores SIGINT."""
     monkeypatch.setattr(submitit.LocalJob, "_results_timeout_s", 0.1)  # for a slow file system
-    job = submit(RECIPE, overrides=[FOREVER], num_ranks=1, folder=tmp_path / "jobs")
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        job = submit(RECIPE, overrides=[FOREVER], num_ranks=1, folder=tmp_path / "jobs")
+    finally:
+        assert signal.signal(signal.SIGINT, before) is handler
     job.cancel()
     with pytest.raises(RunFailedError):
         job.result()
