@@ -16,22 +16,25 @@ from hpcrl.launch.launcher import find_launcher, permissions
 
 FOLDER = Path(__file__).parent / "mpi"
 TIME_LIMIT_S = 300
+LONG = {FOLDER / "test_resume.py"}
+"""Run apart from the others, each part with a time limit of its own."""
+PARTS = {"resume": LONG, "others": set(FOLDER.glob("test_*.py")) - LONG}
 
 
-def functions():
-    """Names of the test functions in tests/mpi, from the source."""
+def functions(paths=tuple(FOLDER.glob("test_*.py"))):
+    """Names of the test functions in some files of tests/mpi, from the source."""
     found = set()
-    for path in FOLDER.glob("test_*.py"):
+    for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
                 found.add(f"{path.stem}.{node.name}")
     return found
 
 
-def run_ranks(size, target, reports):
+def run_ranks(size, targets, reports):
     """(exit code, output) of pytest on `size` ranks; the whole process group is killed at the time limit."""
     command = [find_launcher(), "-n", str(size), sys.executable, "-m", "mpi4py", "-m", "pytest", "-x", "-q"]
-    command += ["-p", "no:cacheprovider", str(target)]
+    command += ["-p", "no:cacheprovider", *sorted(map(str, targets))]
     environ = os.environ | permissions() | {"HPCRL_MPI_REPORTS": str(reports), "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(
@@ -72,9 +75,10 @@ def ran(report):
     return names, len(cases), [suite.get(kind) for kind in ("errors", "failures", "skipped")]
 
 
+@pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
-def test_on_ranks(size, tmp_path):
-    code, output = run_ranks(size, FOLDER, tmp_path)
+def test_on_ranks(size, part, tmp_path):
+    code, output = run_ranks(size, PARTS[part], tmp_path)
     print(output)  # noqa: T201 - shown when something below fails
     assert code == 0
     reports = sorted(tmp_path.glob("rank*.xml"))
@@ -82,12 +86,12 @@ def test_on_ranks(size, tmp_path):
     results = [ran(report) for report in reports]
     for names, _, problems in results:
         assert problems == ["0", "0", "0"]
-        assert names == functions()
+        assert names == functions(PARTS[part])
     assert len({count for _, count, _ in results}) == 1
 
 
 def test_there_are_many():
-    assert len(functions()) > 30
+    assert all(PARTS.values()) and len(functions()) > 30
 
 
 HEAD = """
@@ -123,7 +127,7 @@ def gone(pid):
 def test_a_broken_rank_is_seen_and_no_rank_stays(kind, tmp_path, monkeypatch):
     monkeypatch.setattr("tests.test_mpi.TIME_LIMIT_S", 20)
     (tmp_path / "test_broken.py").write_text(HEAD + BROKEN[kind])
-    code, output = run_ranks(2, tmp_path / "test_broken.py", tmp_path)
+    code, output = run_ranks(2, [tmp_path / "test_broken.py"], tmp_path)
     # MPICH's launcher ends with 0 when a rank leaves with 0 and takes the others along; the reports tell
     assert code != 0 or len(list(tmp_path.glob("rank*.xml"))) < 2
     assert kind != "fails" or "assert 1 == 0" in output
