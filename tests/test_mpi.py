@@ -16,12 +16,13 @@ from hpcrl.launch.launcher import find_launcher, permissions
 
 FOLDER = Path(__file__).parent / "mpi"
 TIME_LIMIT_S = 300
+ALL = frozenset(FOLDER.glob("test_*.py"))
 LONG = {FOLDER / "test_resume.py"}
 """Run apart from the others, each part with a time limit of its own."""
-PARTS = {"resume": LONG, "others": set(FOLDER.glob("test_*.py")) - LONG}
+PARTS = {"resume": LONG, "others": ALL - LONG}
 
 
-def functions(paths=tuple(FOLDER.glob("test_*.py"))):
+def functions(paths=ALL):
     """Names of the test functions in some files of tests/mpi, from the source."""
     found = set()
     for path in paths:
