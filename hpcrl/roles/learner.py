@@ -28,7 +28,6 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     publication = Publication(session, placement, learning)
     publication.publish(learning.updates)
     batches.ask_ahead()
-    yield True
     while True:
         with timers("batch.wait"):
             while not (learning.over or learning.cut_here or batches.ready() or learning.stop_heard):

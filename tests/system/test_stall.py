@@ -45,10 +45,11 @@ def test_a_rank_that_is_stopped(tmp_path, role):
     check_failed(ended, f"{role} 0 (rank ", CAUSE + "; it is stopped, by a signal", "; last progress: ")
 
 
-def test_a_process_of_an_environment_that_never_answers(tmp_path):
-    """It would not notice that its rank is gone."""
+@pytest.mark.parametrize("scheme", ["pipeline", "synchronous"])
+def test_a_process_of_an_environment_that_never_answers(tmp_path, scheme):
+    """It hangs in the very first env_step, and would not notice that its rank is gone."""
     settings = ("env.id=tests.system.stuck_envs:StuckProcessEnv", "env.vectorization=async", "env.num_envs=2")
-    ended = run(tmp_path, *STUCK[:1], *settings, SHORT, ranks=1, environ=WITH_TESTS)
+    ended = run(tmp_path, *STUCK[:1], *settings, SHORT, f"scheme={scheme}", ranks=1, environ=WITH_TESTS)
     check_failed(ended, CAUSE)
     assert "in step_wait" in ended.stderr
 
