@@ -37,7 +37,7 @@ class Alarm(Protocol):
 
 
 class Waiter:
-    """Local. Call `idle` after each fruitless poll and `reset` after progress."""
+    """Local. Call `idle` after each fruitless poll and `reset` after progress; both call `beat`."""
 
     def __init__(
         self,
@@ -57,15 +57,19 @@ class Waiter:
         self._longest_s = longest_s
         self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
+        self.beat: Callable[[], None] = _nobody_watches
+        """A sign of life for who watches over this rank; call it wherever a healthy rank comes by often."""
 
     def with_alarm(self, alarm: Alarm | None) -> Waiter:
         """A waiter of the same manners that sleeps on another alarm."""
         waiter = Waiter("spin" if self._spin else "polite", alarm=alarm, longest_s=self._longest_s)
         waiter._ladder = self._ladder
+        waiter.beat = self.beat
         return waiter
 
     def reset(self) -> None:
         """Something happened: start at the top of the ladder again."""
+        self.beat()
         self._fruitless = 0
 
     def idle(self) -> None:
@@ -73,6 +77,7 @@ class Waiter:
 
         Returns at once when the alarm was rung since the last call: what was polled before may be there now.
         """
+        self.beat()
         self._fruitless += 1
         if self._spin:
             return
@@ -114,3 +119,7 @@ class Waiter:
                 return False
             self.idle()
         return True
+
+
+def _nobody_watches() -> None:
+    """Until somebody does."""

@@ -15,6 +15,7 @@ from hpcrl.config.sections import (
     CommConfig,
     EnvConfig,
     EvaluationConfig,
+    FaultsConfig,
     LagConfig,
     LogConfig,
     RanksConfig,
@@ -49,6 +50,7 @@ class RunConfig(Config):
     checkpoint: CheckpointConfig = CheckpointConfig()
     comm: CommConfig = CommConfig()
     reduction: ReductionConfig = ReductionConfig()
+    faults: FaultsConfig = FaultsConfig()
     log: LogConfig = LogConfig()
 
     @field_validator("algorithm", mode="before")

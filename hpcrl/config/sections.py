@@ -146,6 +146,15 @@ class ReductionConfig(Config):
     """Each learner of a node steps the optimizer for its own share of the parameters, which the node then shares."""
 
 
+class FaultsConfig(Config):
+    """What becomes of ranks that do not get on."""
+
+    stall_timeout_s: float | None = Field(600.0, ge=1)
+    """A rank that is stuck in one call for so long, or stopped, is named with the place it is at and ends the job
+    (exit code 3). Must be longer than the longest env_step (all environments of a group), update, evaluation step
+    (all episodes) and save of a checkpoint. Start-up is not limited. null: wait for ever, as for a debugger."""
+
+
 class LogConfig(Config):
     """What is printed while the run goes on."""
 

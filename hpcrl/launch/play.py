@@ -54,6 +54,7 @@ def play(
     except ConfigError as error:
         raise Refused(str(error)) from error
     world = open_world(comm_world, config, environment["threads_per_rank"])
+    world.waiter.beat = board.beat
     try:
         device = agree_on_devices(world, config.ranks.learner_device)
     except ConfigError as error:
@@ -75,7 +76,8 @@ def play(
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
     session.cuts.stop_before(end_time)
-    run_roles([_role_loop(session, placement) for placement in world.placements], session)
+    loops = [_role_loop(session, placement) for placement in world.placements]
+    run_roles([*loops, _watch_begins(board)], session)
     session.record("edges", edge_rows(world))
     session.control.close()
     run_roles([_last_streams(session, records)], session)
@@ -86,9 +88,15 @@ def play(
     causes = world.comm.gather(session.outcome["cause"], world.plan.writer)
     if results:
         results[0].finish(code, next((cause for cause in causes or [] if cause), ""))
-    world.comm.Barrier()
+    world.waiter.until(world.comm.Ibarrier().Test)
     world.close()
     return code
+
+
+def _watch_begins(board: Board) -> RoleLoop:
+    """The last in the first round: by then every role of this rank has made what it needs, however long that took."""
+    board.begin()
+    yield True
 
 
 def _last_streams(session: Session, records: RecordSender | RecordReceiver) -> RoleLoop:

@@ -21,7 +21,7 @@ from hpcrl.launch.launcher import find_launcher, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look, without_interface
-from hpcrl.launch.supervise import end_with_parent, leave, supervised
+from hpcrl.launch.supervise import Board, end_with_parent, leave, supervised
 from hpcrl.storage.resume import ResumeMode, check_start, finished
 
 _INITIALIZE = "MPI4PY_RC_INITIALIZE"
@@ -77,7 +77,11 @@ def refuse_early(config: RunConfig, situation: Situation, resume: ResumeMode = "
 
 def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: ResumeMode = "never") -> int:
     """Be this process's rank, under a supervisor."""
-    code = supervised(lambda board: run_rank(config, situation, board, flag, resume), flag)
+
+    def body(board: Board) -> int:
+        return run_rank(config, situation, board, flag, resume)
+
+    code = supervised(body, flag, config.faults.stall_timeout_s)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

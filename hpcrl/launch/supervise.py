@@ -18,12 +18,15 @@ from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
+from hpcrl.launch import watchdog
 from hpcrl.launch.output import wait_until_read
 
-_STATIC, _PROGRESS, _DONE = 0, 3072, 4095
+_STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
 _PR_SET_PDEATHSIG = 1
 _RANK_0_SPEAKS_S = 10.0
 """Under srun the others wait so long for its refusal at most: srun ends them when it has left."""
+_NOTE_S = 10.0
+"""For the note in the run directory: the file system may be what the rank hangs at."""
 
 
 class Board:
@@ -31,6 +34,7 @@ class Board:
 
     def __init__(self) -> None:
         self._page = mmap.mmap(-1, 4096)
+        self._beats = memoryview(self._page)[_BEATS : _BEATS + 8].cast("Q")
 
     def identify(self, **who: Any) -> None:
         """Write role, rank and run directory."""
@@ -39,8 +43,22 @@ class Board:
 
     def report(self, progress: str) -> None:
         """Write the last progress."""
-        text = progress.encode()[: _DONE - _PROGRESS - 1]
+        text = progress.encode()[: _BEATS - _PROGRESS - 1]
         self._page[_PROGRESS : _PROGRESS + len(text) + 1] = text + b"\0"
+
+    def begin(self) -> None:
+        """Start-up is over: from here on the rank beats."""
+        self._beats[0] = 1
+
+    def beat(self) -> None:
+        """A sign of life; nothing before `begin`."""
+        if self._beats[0]:
+            self._beats[0] += 1
+
+    @property
+    def beats(self) -> int:
+        """Signs of life so far; 0 before `begin`."""
+        return self._beats[0]
 
     def done(self) -> None:
         """The rank has said all there is to say; its exit code is its own."""
@@ -62,7 +80,7 @@ class Board:
 
     def progress(self) -> str:
         """What `report` wrote last."""
-        return bytes(self._page[_PROGRESS:_DONE]).split(b"\0")[0].decode(errors="replace")
+        return bytes(self._page[_PROGRESS:_BEATS]).split(b"\0")[0].decode(errors="replace")
 
     def line(self, cause: str) -> str:
         """The one line that names role, rank, cause and last progress."""
@@ -79,12 +97,12 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
+def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: float | None = None) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED.
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
     """
     board = Board()
     sys.stdout.flush()
@@ -92,6 +110,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
     child = os.fork()
     if child == 0:
         end_with_parent(signal.SIGKILL)
+        watchdog.show_stacks_when_asked()
         code = int(ExitCode.ERROR)
         try:
             code = body(board)
@@ -111,7 +130,14 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag) -> int:
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    _, status = os.waitpid(child, 0)
+    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
+    if status is None:
+        cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
+        cause += watchdog.state(child)
+        watchdog.show_stacks(child)
+        watchdog.kill(child)
+        watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
+        return int(ExitCode.RANK_FAILED)
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):

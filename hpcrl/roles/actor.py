@@ -29,6 +29,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     streams = ActorStreams(session, placement)
     collector = Collector(session, placement, algorithm, timers)
     layout = streams.layout
+    yield True
     while True:
         with timers("grant.wait"):
             grant = yield from take(streams.next_grant, session)

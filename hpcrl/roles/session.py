@@ -25,7 +25,10 @@ from hpcrl.storage.schema import Rows
 T = TypeVar("T")
 
 RoleLoop = Generator[bool, None, None]
-"""A role: a generator that yields True after progress and False when it can only wait."""
+"""A role: a generator that yields True after progress and False when it can only wait.
+
+It yields for the first time when it has made what it needs, before its first work: from then on it may not stall.
+"""
 
 
 class Timers:

@@ -25,6 +25,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
         session.poll_records()
         return False  # the others would wait for this rank's part: the stop is agreed on between updates
 
+    yield True
     session.start_clock()
     while not learning.vote():
         if learning.cut_here:

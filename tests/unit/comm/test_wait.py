@@ -117,3 +117,17 @@ def test_eager_waiting_becomes_polite(sleeps):
     answers = iter([False] * 100_000 + [True])
     Waiter(crowded=True).until(lambda: bool(sleeps) or next(answers), eager_s=0.001)
     assert sleeps != []
+
+
+def test_whoever_waits_or_gets_on_beats():
+    beats = []
+    waiter = Waiter()
+    waiter.beat = lambda: beats.append(1)
+    other = waiter.with_alarm(None)
+    waiter.idle()
+    assert len(beats) == 1
+    waiter.reset()
+    assert len(beats) == 2
+    answers = iter([False] * 5 + [True])
+    other.until(lambda: next(answers))
+    assert len(beats) >= 7

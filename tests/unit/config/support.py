@@ -17,6 +17,7 @@ SECTION_NAMES = [
     "checkpoint",
     "comm",
     "reduction",
+    "faults",
     "log",
 ]
 

@@ -12,6 +12,7 @@ from hpcrl.config import (
     Config,
     EnvConfig,
     EvaluationConfig,
+    FaultsConfig,
     ImpalaConfig,
     LagConfig,
     LogConfig,
@@ -108,6 +109,7 @@ SECTIONS = [
         shard_optimizer=True,
         timeout_s=7.5,
     ),
+    FaultsConfig(stall_timeout_s=None),
     LogConfig(progress_interval_s=0.5, level="debug"),
     ComponentConfig(partition="gpu", nodes=2, cpus_per_rank=8, sbatch=("--gres=gpu:1",)),
     SiteConfig(
@@ -205,6 +207,7 @@ def test_a_whole_run_round_trips(algorithm):
         checkpoint=BY_TYPE[CheckpointConfig],
         comm=BY_TYPE[CommConfig],
         reduction=BY_TYPE[ReductionConfig],
+        faults=BY_TYPE[FaultsConfig],
         log=BY_TYPE[LogConfig],
     )
     again = RunConfig.parse(json.loads(run.to_json()))

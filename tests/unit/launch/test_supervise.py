@@ -23,7 +23,7 @@ flag.install()
 def body(board):
 {body}
 
-sys.exit(supervised(body, flag))
+sys.exit(supervised(body, flag, 1.0))
 """
 IDENTIFY = """
 board.identify(role="actor", role_rank=3, rank=5, node="n7")
@@ -212,15 +212,31 @@ class TestBoard:
         board.identify(role="actor", role_rank=1, rank=2, node="n", run_dir="x" * 5000)
         assert board.progress().startswith("\u00e4" * 500)
 
+    def test_beats_begin_when_told_and_spoil_nothing(self):
+        board = Board()
+        board.beat()
+        assert board.beats == 0
+        board.begin()
+        board.report("\u00e4" * 3000)
+        seen = [board.beats]
+        for _ in range(300):
+            board.beat()
+            seen.append(board.beats)
+        assert seen == list(range(1, 302))
+        assert board.progress().startswith("\u00e4" * 500)
+        assert not board.is_done
+
     def test_a_child_writes_and_the_parent_reads(self):
         board = Board()
         child = os.fork()
         if child == 0:
             board.report("from the child")
+            board.begin()
+            board.beat()
             board.done()
             os._exit(0)
         os.waitpid(child, 0)
-        assert (board.is_done, board.progress()) == (True, "from the child")
+        assert (board.is_done, board.progress(), board.beats) == (True, "from the child", 2)
 
 
 UNDER_SRUN = """

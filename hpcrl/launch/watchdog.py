@@ -1,0 +1,103 @@
+"""Waiting for a child process that may end, or live on without getting anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+LOOK_EVERY_S = 1.0
+_STACKS = signal.SIGRTMIN + 1
+"""Nobody else uses it."""
+_STACKS_S = 1.0
+"""For the child to print its stacks: from a signal handler in C, so that it does not matter what Python is at."""
+_DEATH_S = 5.0
+"""A killed process that hangs in the kernel stays; nobody waits for it longer than this."""
+_STATES = {"T": "; it is stopped, by a signal", "D": "; it hangs in the kernel, perhaps at a file system"}
+
+
+class Silence:
+    """How long a process has not beaten, as far as who looks was awake. Pure: the clock is an argument."""
+
+    def __init__(self, limit_s: float, now: float) -> None:
+        self._limit_s = limit_s
+        self._looked = now
+        self._beats = 0
+        self._silent_s = 0.0
+
+    def too_long(self, beats: int, now: float) -> bool:
+        """Look again, every LOOK_EVERY_S. `beats`: any other number than the last is a sign of life; 0: not begun.
+
+        If much more time has passed since the last look, the machine or the whole job was suspended: not counted.
+        """
+        passed, self._looked = min(now - self._looked, 2 * LOOK_EVERY_S), now
+        alive = beats == 0 or beats != self._beats
+        self._beats = beats
+        self._silent_s = 0.0 if alive else self._silent_s + passed
+        return self._silent_s > self._limit_s
+
+
+def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | None:
+    """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
+
+    Main thread only; signals are handled meanwhile.
+    """
+    # blocked, it stays pending: an end between two calls is not missed
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    silence = Silence(limit_s, time.monotonic()) if limit_s is not None else None
+    while True:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        if silence is not None and silence.too_long(beats(), time.monotonic()):
+            return None
+        signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
+
+
+def show_stacks_when_asked() -> None:
+    """Let another process have this one print its Python stacks."""
+    faulthandler.register(_STACKS, file=2, all_threads=True, chain=False)
+
+
+def show_stacks(child: int) -> None:
+    """Have the child print the Python stacks of all its threads; one that is stopped or hangs in the kernel cannot."""
+    os.kill(child, _STACKS)
+    time.sleep(_STACKS_S)
+
+
+def state(child: int) -> str:
+    """What there is to say about a process that does not even run; empty for all others."""
+    with contextlib.suppress(OSError):
+        return _STATES.get(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0], "")
+    return ""
+
+
+def kill(child: int) -> None:
+    """Kill the child and what it has started: a process of an environment may be what hangs."""
+    for pid in [child, *_descendants(child)]:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    deadline = time.monotonic() + _DEATH_S
+    while os.waitpid(child, os.WNOHANG) == (0, 0) and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def within(seconds: float, action: Callable[[], None]) -> None:
+    """Run `action`, but go on without it when it takes longer."""
+    thread = threading.Thread(target=action, daemon=True)
+    thread.start()
+    thread.join(seconds)
+
+
+def _descendants(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path("/proc").glob(f"{pid}/task/*/children"):
+        with contextlib.suppress(OSError):
+            children = [int(child) for child in path.read_text().split()]
+            found += children + [one for child in children for one in _descendants(child)]
+    return found

@@ -1,0 +1,75 @@
+"""A rank that lives but gets nowhere ends the job like one that died; one that is only slow does not."""
+
+import os
+import signal
+
+import pytest
+
+from hpcrl.storage import checkpoint
+from tests.system.stuck_envs import RANK
+from tests.system.support import FOREVER, WITH_TESTS, assert_gone, run, start
+from tests.system.test_failures import check_failed
+
+CAUSE = "has made no progress for 2 s (faults.stall_timeout_s)"
+SHORT = "faults.stall_timeout_s=2"
+STUCK = ("env.engine=custom", "env.id=tests.system.stuck_envs:make", SHORT)
+
+
+@pytest.mark.parametrize("how", ["loop", "sleep"])
+@pytest.mark.parametrize(
+    ("name", "rank", "world"),
+    [("actor 1", 3, {"mpiexec": 4}), ("replay+learner+actor 0", 0, {"ranks": 1})],
+    ids=["mpiexec", "one process"],
+)
+def test_an_env_step_that_never_returns(tmp_path, how, name, rank, world):
+    actors = "ranks.actors=2" if "mpiexec" in world else "ranks.actors=1"
+    settings = (*STUCK, f'env.kwargs={{"how": "{how}"}}', actors, FOREVER, "checkpoint.every_updates=1")
+    stuck = run(tmp_path, *settings, **world, environ=WITH_TESTS | {RANK: str(rank)})
+    check_failed(stuck, f"{name} (rank {rank} on ", CAUSE, "; last progress: ")
+    assert 'stuck_envs.py", line' in stuck.stderr and "in never_returns" in stuck.stderr
+    saved = checkpoint.newest(stuck.run_dir)
+    budget = f"budget.env_steps={saved.meta['env_steps'] + 400}"
+    again = run(tmp_path, budget, recipe=str(stuck.run_dir), resume="must", **world, environ=WITH_TESTS)
+    assert again.code == 0, again.stderr
+    assert (again.describe()["attempts"], again.describe()["status"]) == (2, "finished")
+    assert f"resumed at update {saved.update} from " in again.stdout
+
+
+@pytest.mark.parametrize("role", ["learner", "replay"])
+def test_a_rank_that_is_stopped(tmp_path, role):
+    with start(tmp_path, FOREVER, SHORT) as running:
+        running.until_updates(3)
+        os.kill(running.pids()[f"{role} 0"], signal.SIGSTOP)
+        ended = running.wait(20)
+        assert_gone(running)
+    check_failed(ended, f"{role} 0 (rank ", CAUSE + "; it is stopped, by a signal", "; last progress: ")
+
+
+@pytest.mark.parametrize("scheme", ["pipeline", "synchronous"])
+def test_a_process_of_an_environment_that_never_answers(tmp_path, scheme):
+    """It hangs in the very first env_step, and would not notice that its rank is gone."""
+    settings = ("env.id=tests.system.stuck_envs:StuckProcessEnv", "env.vectorization=async", "env.num_envs=2")
+    ended = run(tmp_path, *STUCK[:1], *settings, SHORT, f"scheme={scheme}", ranks=1, environ=WITH_TESTS)
+    check_failed(ended, CAUSE)
+    assert "in step_wait" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [("ranks.learners=2",), ("scheme=synchronous", "ranks.workers=2")],
+    ids=["pipeline", "synchronous"],
+)
+def test_slow_env_steps_are_no_stall(tmp_path, ranks):
+    """Trajectories and the evaluation take more than twice the limit, each env_step a third of it."""
+    slow = ("env.id=slow", 'env.kwargs={"seconds": 1.0}', "faults.stall_timeout_s=3")
+    ended = run(tmp_path, *slow, *ranks, "budget.env_steps=1", "env.num_envs=2")
+    assert ended.code == 0, ended.stderr
+    assert ended.named_failures() == []
+    assert ended.describe()["evaluation"]["n"] == 2
+
+
+def test_a_slow_start_is_no_stall(tmp_path):
+    settings = ('env.kwargs={"seconds": 6}', "env.id=tests.system.stuck_envs:make_slowly", SHORT)
+    ranks = ("scheme=synchronous", "ranks.workers=2", "evaluation.episodes=0")
+    ended = run(tmp_path, *STUCK[:1], *settings, *ranks, environ=WITH_TESTS)
+    assert ended.code == 0, ended.stderr

@@ -1,0 +1,142 @@
+"""What counts as silence, and children that end, hang or have children themselves."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from hpcrl.launch import watchdog
+from hpcrl.launch.watchdog import Silence
+from tests.unit.launch.test_supervise import IDENTIFY, PLACE, PROGRESS, end, gone, start, wait_for_file
+
+STUCK = "hpcrl: actor 3 (rank 5 on n7) has made no progress for 1 s (faults.stall_timeout_s)"
+
+
+def looks(silence, beats, times):
+    return [silence.too_long(beats, now) for now in times]
+
+
+class TestSilence:
+    def test_no_beat_for_longer_than_the_limit(self):
+        silence = Silence(3.0, now=10.0)
+        assert looks(silence, 7, [11.0, 12.0, 13.0, 14.0, 14.5]) == [False] * 4 + [True]
+
+    def test_a_beat_starts_it_again(self):
+        silence = Silence(3.0, now=0.0)
+        assert looks(silence, 7, [1.0, 2.0, 3.0, 4.0]) == [False] * 4
+        assert looks(silence, 8, [5.0, 6.0, 7.0, 8.0]) == [False] * 4
+        assert looks(silence, 8, [9.0]) == [True]
+
+    def test_start_up_is_not_limited(self):
+        silence = Silence(3.0, now=0.0)
+        assert not any(looks(silence, 0, range(1, 100)))
+        assert looks(silence, 1, [100, 101, 102, 103, 104]) == [False] * 4 + [True]
+
+    def test_time_in_which_nobody_looked_counts_little(self):
+        """The machine slept, or the whole job was stopped."""
+        silence = Silence(10.0, now=0.0)
+        assert looks(silence, 7, [1.0, 5000.0, 9000.0]) == [False] * 3
+        assert looks(silence, 8, [9001.0]) == [False]
+
+
+@pytest.fixture
+def child():
+    """Starts a program as a child of this process."""
+    started = []
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, set())
+
+    def begin(program, **how):
+        started.append(subprocess.Popen([sys.executable, "-c", program], **how))
+        return started[-1].pid
+
+    yield begin
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def test_the_end_is_noticed_between_two_looks(child, monkeypatch):
+    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 600.0)
+    status = watchdog.wait(child("import time; time.sleep(0.5); raise SystemExit(5)"), lambda: 1, 3600.0)
+    assert status is not None and os.waitstatus_to_exitcode(status) == 5
+
+
+def test_signals_are_handled_between_two_looks(child, monkeypatch):
+    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 600.0)
+    pid = child("import time; time.sleep(600)")
+    before = signal.signal(signal.SIGUSR1, lambda number, frame: os.kill(pid, signal.SIGTERM))
+    try:
+        timer = threading.Timer(
+            0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
+        )
+        timer.start()
+        status = watchdog.wait(pid, lambda: 1, None)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert status is not None and os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_what_a_child_has_started_dies_with_it(child, tmp_path):
+    program = f"""
+import os, time
+if os.fork() == 0:
+    if os.fork() == 0:
+        open({str(tmp_path / "pid")!r}, "w").write(str(os.getpid()))
+    time.sleep(600)
+time.sleep(600)
+"""
+    pid = child(program)
+    grandchild = int(wait_for_file(tmp_path / "pid"))
+    watchdog.kill(pid)
+    assert gone(pid) and gone(grandchild)
+
+
+def test_what_takes_too_long_is_left_alone():
+    release = threading.Event()
+    watchdog.within(0.01, lambda: release.wait(600))
+    done = []
+    watchdog.within(600, lambda: done.append(1))
+    assert done == [1]
+    release.set()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "while True: pass",
+        "time.sleep(600)",
+        "import threading; lock = threading.Lock(); lock.acquire(); lock.acquire()",
+    ],
+)
+def test_a_rank_that_is_stuck_shows_where(call):
+    code, _, errors = end(
+        start(f"{IDENTIFY}board.begin()\ndef the_stuck_one():\n    {call}\nthe_stuck_one()")
+    )
+    assert code == 3
+    named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
+    assert named == [STUCK + PROGRESS]
+    assert named[0].startswith(PLACE)
+    assert "in the_stuck_one" in errors
+
+
+def test_a_rank_that_is_stopped_is_said_to_be():
+    code, _, errors = end(start(IDENTIFY + "board.begin()\nos.kill(os.getpid(), signal.SIGSTOP)"))
+    assert (code, errors) == (3, f"{STUCK}; it is stopped, by a signal{PROGRESS}\n")
+
+
+def test_a_rank_that_beats_or_has_not_begun_goes_on():
+    body = """
+board.beat()
+time.sleep(3)
+board.begin()
+for _ in range(40):
+    time.sleep(0.1)
+    board.beat()
+board.done()
+return 75
+"""
+    assert end(start(body)) == (75, "", "")
