@@ -28,6 +28,8 @@ NOTES = Notes()
 class Numbered:
     """Observation: [who, number of env_steps since the start]. Episodes never end."""
 
+    row_state = ("_obs",)
+
     def __init__(self, seeds):
         self.spec = EnvSpec(
             id="numbered",

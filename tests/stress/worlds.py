@@ -112,7 +112,8 @@ def one_run(rng, index, folder):
         if signal is not None and signal[0] == ranks.rank:
             threading.Timer(signal[1], lambda: setattr(flag, "received", "SIGTERM")).start()
         with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
-            code = play(ranks, config, {"threads_per_rank": 1}, Board(), flag)
+            environment = {"threads_per_rank": 1, "allocation_end": None}
+            code = play(ranks, config, environment, Board(), flag)
         assert code in (ExitCode.FINISHED, ExitCode.RESUME_ME), code
         assert not ranks.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
         columns = [column for some in ranks.allgather(NOTES.trained) for column in some]
