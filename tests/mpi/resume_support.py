@@ -64,6 +64,12 @@ class Board:
     def identify(self, **who):
         """Nobody asks."""
 
+    def begin(self):
+        """Nobody watches."""
+
+    def beat(self):
+        """Nobody listens."""
+
     def report(self, progress):
         self.reports.append(progress)
         kind, _, rest = progress.partition(" ")
