@@ -17,12 +17,13 @@ def test_more_messages_than_cells_wait_with_their_sender(comm):
         def take(source):
             while (message := mail.take(source, 7)) is not None:
                 got[source].append(int.from_bytes(message, "little"))
-            mail.flush(source)
             return len(got[source]) == count
 
-        poll_until(world, *[lambda source=source: take(source) for source in got])
+        # to the end, also to those from whom everything has come
+        flush = [lambda dest=dest: mail.flush(dest) for dest in range(comm.size)]
+        poll_until(world, *[lambda source=source: take(source) for source in got], progress=flush)
         assert all(numbers == list(range(count)) for numbers in got.values())
-        meet(world, progress=[lambda dest=dest: mail.flush(dest) for dest in range(comm.size)])
+        meet(world, progress=flush)
         assert all(mail.flush(dest) for dest in range(comm.size))
 
 
