@@ -80,7 +80,7 @@ def check_stopped(job):
     summary = job.describe()
     assert (summary["status"], summary["exit_code"]) == ("stopped", 75)
     assert {rank["node"] for rank in summary["ranks"]} == {"node1", "node2"}
-    assert "hpcrl ended with exit code 75\nnot requeued: the site profile has requeue = false" in job.text()
+    assert "hpcrl ended with exit code 75\nnot requeued: this was attempt 1 of at most 1" in job.text()
     assert job.field("Restarts") == "0"
     return summary["cause"]
 
