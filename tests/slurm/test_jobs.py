@@ -175,6 +175,8 @@ def test_the_doctor_looks_at_every_node_of_an_allocation(cluster, tmp_path):
     def doctor(*start):
         process = on_login_node(cluster, tmp_path, [*start, *command])
         output, errors = process.communicate()
+        if process.returncode == 0:
+            assert output.startswith("{\n"), output + errors
         return process.returncode, output, errors
 
     code, output, _ = doctor(*srun, "--mpi=pmi2")
