@@ -118,6 +118,8 @@ def _start_mpi(situation: Situation, nodes: int | None) -> str | None:
 
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = False
+    # warnings of MPICH's network module would go to where a program may read JSON
+    os.environ.setdefault("UCX_LOG_FILE", "stderr")
     from mpi4py import MPI
 
     library = MPI.Get_library_version()
