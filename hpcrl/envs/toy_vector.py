@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcrl.data.generators import generator_rows, load_generator_rows
 from hpcrl.data.specs import EnvSpec
 from hpcrl.envs.base import Actions, Bools, CallOrder, Doubles, EpisodeTracker, Obs, Step, prepare_actions
-
-_WORD = (1 << 64) - 1
 
 
 class Outcome(NamedTuple):
@@ -106,25 +104,3 @@ class ToyVectorEnv:
                 load_generator_rows(value, state[name])
             else:
                 setattr(self._dynamics, name, state[name].copy())
-
-
-def generator_rows(generators: Sequence[np.random.Generator]) -> npt.NDArray[np.uint64]:
-    """[B, 6]: the states of PCG64 generators, 128 bits in two words each. Pure."""
-    rows = np.zeros((len(generators), 6), np.uint64)
-    for row, generator in zip(rows, generators, strict=True):
-        state: Any = generator.bit_generator.state
-        for place, key in ((0, "state"), (2, "inc")):
-            row[place], row[place + 1] = state["state"][key] & _WORD, state["state"][key] >> 64
-        row[4], row[5] = state["has_uint32"], state["uinteger"]
-    return rows
-
-
-def load_generator_rows(generators: Sequence[np.random.Generator], rows: npt.NDArray[np.uint64]) -> None:
-    """Continue the streams that `generator_rows` saved."""
-    for generator, row in zip(generators, rows.tolist(), strict=True):
-        generator.bit_generator.state = {
-            "bit_generator": "PCG64",
-            "state": {"state": row[0] | row[1] << 64, "inc": row[2] | row[3] << 64},
-            "has_uint32": row[4],
-            "uinteger": row[5],
-        }

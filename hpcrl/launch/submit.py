@@ -170,7 +170,8 @@ def _interruptible() -> Iterator[None]:
 
     As it does when a shell script has put it into the background.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN or not _is_main_thread():
+    in_main_thread = threading.current_thread() is threading.main_thread()  # only there handlers may be set
+    if not in_main_thread or signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
         yield
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -178,11 +179,6 @@ def _interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-
-def _is_main_thread() -> bool:
-    """Only there may handlers be set."""
-    return threading.current_thread() is threading.main_thread()
 
 
 def _executor(name: str, folder: str | Path) -> Any:

@@ -6,7 +6,6 @@ the CPU would wait for every copy. On the CPU nothing is copied at all.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -105,8 +104,8 @@ class HostCopy:
 
     def wait(self) -> None:
         """Until `ready`."""
-        while not self.ready():
-            time.sleep(0)
+        if self._way is not None:
+            self._way[2].synchronize()
 
 
 def _new_stream(device: torch.device) -> torch.cuda.Stream:

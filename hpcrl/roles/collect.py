@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.generators import generator_rows
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
 from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.checkpoint import Given
-from hpcrl.storage.components import generator_state
 from hpcrl.storage.schema import TABLES
 
 
@@ -85,7 +85,10 @@ class Collector:
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
         groups = [(group.obs, env_state(group.env)) for group in self._groups]
-        return {"actions": generator_state(self._rng), "envs": env_values(self.envs.start, groups)}
+        return {
+            "actions": {"state": generator_rows([self._rng])},
+            "envs": env_values(self.envs.start, groups),
+        }
 
     def close(self) -> None:
         """Finish env_steps under way and free the environments."""

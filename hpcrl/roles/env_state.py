@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.generators import load_generator_rows
 from hpcrl.envs import Obs, Resumable, VectorEnv
+from hpcrl.roles.cut import part_name
 from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.checkpoint import Given, Saved, Values
-from hpcrl.storage.components import load_generator_state
 
 Rows = dict[str, npt.NDArray[Any]]
 
@@ -68,9 +68,13 @@ def restore_actions(session: Session, placement: Placement, rng: np.random.Gener
     saved = session.cuts.saved
     if saved is None:
         return
-    part = f"{placement.role}-{placement.role_rank}"
+    part = part_name(placement)
+
+    def go_on(values: Values) -> None:
+        load_generator_rows([rng], np.asarray(values["state"]))
+
     if part in saved.parts:
-        saved.restore(part, "actions", partial(load_generator_state, rng))
+        saved.restore(part, "actions", go_on)
     else:
         text = f"actions of {part}: a stream of their own from the seed and update {saved.update}"
         record_event(session, placement, "stream_derived", text)

@@ -10,6 +10,7 @@ import numpy as np
 from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
+from hpcrl.roles.cut import part_name
 from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.checkpoint import Given, Values
 
@@ -74,7 +75,7 @@ def restore_reducer(
     try:
         if len(saved.of_role(role)) != len(session.world.plan.ranks(role)):
             raise ValueError("another number of learners")
-        saved.restore(f"{role}-{placement.role_rank}", "reducer", load)
+        saved.restore(part_name(placement), "reducer", load)
     except ValueError as error:
         text = f"what compression kept for the next gradient is lost: {error}"
         record_event(session, placement, "residual_lost", text)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,29 +23,3 @@ COMPONENTS: dict[str, Component] = {
     "queue": Component(1, "trajectories not trained on yet (each replay rank; learners: batches ahead)"),
 }
 """Every component, by name. Which rank writes it stands in its meaning."""
-
-
-def generator_state(rng: np.random.Generator) -> dict[str, int | str]:
-    """A numpy generator's state as plain values, for `load_generator_state`. Local."""
-    state: Any = rng.bit_generator.state
-    if state["bit_generator"] != "PCG64":
-        raise ValueError(f"the state of a {state['bit_generator']} generator cannot be saved; use PCG64")
-    return {
-        "bit_generator": "PCG64",
-        "state": int(state["state"]["state"]),
-        "inc": int(state["state"]["inc"]),
-        "has_uint32": int(state["has_uint32"]),
-        "uinteger": int(state["uinteger"]),
-    }
-
-
-def load_generator_state(rng: np.random.Generator, values: dict[str, Any]) -> None:
-    """Continue a saved stream. Raises ValueError for one of another kind. Local."""
-    if values.get("bit_generator") != "PCG64":
-        raise ValueError(f"this random stream is of kind {values.get('bit_generator')!r}, not PCG64")
-    rng.bit_generator.state = {
-        "bit_generator": "PCG64",
-        "state": {"state": values["state"], "inc": values["inc"]},
-        "has_uint32": values["has_uint32"],
-        "uinteger": values["uinteger"],
-    }

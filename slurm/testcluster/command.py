@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from slurm.testcluster import daemons
 from tests.cluster import hosts
-from tests.cluster.command import EXIT_CODES, guarded, run_program
+from tests.cluster.command import EXIT_CODES, add_shape, guarded, run_program
 from tests.cluster.hosts import HEAD
 
 TEACH = """\
@@ -71,8 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     for sub, action in ((starting, _up), (running, _run), (entering, _on), (ending, _down)):
         sub.set_defaults(action=action)
     for sub in (starting, running):
-        sub.add_argument("--nodes", type=int, choices=range(1, 17), default=2, metavar="N", help="(2)")
-        sub.add_argument("--rate", default="1gbit", help="of each cable, each direction, or none (1gbit)")
+        add_shape(sub, 2)
     entering.add_argument("host")
     for sub in (running, entering):
         sub.add_argument("program", nargs="+", metavar="COMMAND", help="after -- if it has options")

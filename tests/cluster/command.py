@@ -114,6 +114,16 @@ def run_program(command: Sequence[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
+def add_shape(parser: argparse.ArgumentParser, nodes: int | None) -> None:
+    """Options for the number of hosts, by default `nodes` (None: 2, once it is known that hosts are to be made)."""
+    parser.add_argument(
+        "--nodes", type=int, choices=range(1, 17), default=nodes, metavar="N", help="hosts for ranks (2)"
+    )
+    parser.add_argument(
+        "--rate", type=_rate, default="1gbit", help="of each cable, each direction, or none (1gbit)"
+    )
+
+
 def _line(cluster: Cluster) -> str:
     delay = "" if cluster.delay == "none" else f", delay {cluster.delay}"
     return f"{cluster.name}: {' '.join(cluster.nodes)}, rate {cluster.rate}{delay}"
@@ -151,19 +161,13 @@ def _parser() -> argparse.ArgumentParser:
         sub.set_defaults(action=function)
         return sub
 
-    def shape(sub: argparse.ArgumentParser) -> None:
-        sub.add_argument("--nodes", type=int, choices=range(1, 17), metavar="N", help="hosts for ranks (2)")
-        sub.add_argument(
-            "--rate", type=_rate, default="1gbit", help="of each cable, each direction, or none (1gbit)"
-        )
+    starting = action("up", _up, "start hosts that stay until `down`")
+    running = action("run", _run, "run an MPI program on the ranks of several hosts")
+    for sub in (starting, running):
+        add_shape(sub, None)
         sub.add_argument(
             "--delay", type=_delay, default="none", help="added one way at each end; needs netem (none)"
         )
-
-    starting = action("up", _up, "start hosts that stay until `down`")
-    shape(starting)
-    running = action("run", _run, "run an MPI program on the ranks of several hosts")
-    shape(running)
     running.add_argument(
         "--ranks-per-node",
         type=_counts,

@@ -100,3 +100,13 @@ def test_a_clone_named_hpcrl_below_the_working_directory_does_not_shadow_the_pac
     command = [str(Path(sys.executable).parent / "hpcrl"), "run", "job.json"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_warnings_of_the_network_module_do_not_get_into_json():
+    """UCX writes them to stdout, unless it is told otherwise."""
+    command = [find_launcher(), "-n", "2", sys.executable, "-m", "hpcrl", "doctor", "--json"]
+    environ = os.environ | {"UCX_LOG_LEVEL": "info"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["seats"]) == 2
+    assert "UCX" in done.stderr

@@ -47,6 +47,7 @@ def test_a_cancelled_run_fails(tmp_path, monkeypatch, handler):
     finally:
         assert signal.signal(signal.SIGINT, before) is handler
     job.cancel()
+    job.job._process.wait(30)
     with pytest.raises(RunFailedError):
         job.result()
 
