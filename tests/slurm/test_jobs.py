@@ -179,9 +179,10 @@ def test_the_doctor_looks_at_every_node_of_an_allocation(cluster, tmp_path):
             assert output.startswith("{\n"), output + errors
         return process.returncode, output, errors
 
-    code, output, _ = doctor(*srun, "--mpi=pmi2")
+    code, output, errors = doctor(*srun, "--mpi=pmi2")
+    assert code == 0, (code, output, errors)
     result = json.loads(output)
-    assert code == 0 and result["launcher"] == "srun"
+    assert result["launcher"] == "srun"
     assert sorted(seat["node"] for seat in result["seats"]) == ["node1", "node1", "node2"]
     code, output, errors = doctor(*srun, "--mpi=pmix")
     assert (code, output) == (2, "") and "does not speak" in errors
