@@ -20,7 +20,8 @@ from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import RunConfig
 from hpcrl.storage import checkpoint
-from hpcrl.storage.checkpoint import Given, Saved
+from hpcrl.storage.checkpoint import Saved
+from hpcrl.storage.parts import Given
 
 _log = logging.getLogger(__name__)
 

@@ -2,7 +2,8 @@
 
 `checkpoints/UPDATE/` holds a part of each role (`learner-0.h5`, `actor-2.h5`, ...) and `manifest.json`, which names the
 parts with their hashes. All is written in a folder aside: each rank writes its part (`write_part`) and tells the root
-its hash; when all have, the root writes the manifest and renames the folder (`complete`).
+its hash; when all have, the root writes the manifest and renames the folder (`complete`). Large arrays of a part lie
+beside it, in blocks, which are written only where they differ from those of the set before (`hpcrl.storage.blocks`).
 """
 
 from __future__ import annotations
@@ -19,16 +20,11 @@ from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
-import numpy.typing as npt
 
+from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
 from hpcrl.storage.files import read_json, sync
-
-Value = npt.NDArray[Any] | int | float | str
-Values = dict[str, Value]
-Given = Mapping[str, npt.NDArray[Any] | np.generic | int | float | str]
-"""What may be stored: numeric or bool arrays of any shape, int of any size, float, str."""
+from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
 
 _FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -66,7 +62,7 @@ class Saved:
                     f"component {component!r} of {self.path} has version {version}; this hpcrl reads "
                     f"{COMPONENTS[component].version}"
                 )
-            values = _read_component(file[component])
+            values = read_component(file[component], _blocks(self.path, part))
         load(values)
 
 
@@ -85,14 +81,19 @@ def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, G
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.h5"
     aside = folder / f".{part}.h5.tmp"
+    own, sets = _blocks(folder, part), _sets(run_dir / "checkpoints")
+    shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
+    before = _blocks(sets[0], part) if sets else None
     with h5py.File(aside, "w", locking=False) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
             group = file.create_group(name)
             group.attrs["version"] = COMPONENTS[name].version
-            _write_component(group, f"{part}/{name}", values)
+            write_component(group, f"{part}/{name}", values, own, before)
     reached("part written")
+    if own.is_dir():
+        sync(own)
     sync(aside)
     found = _sha256(aside)
     aside.rename(path)
@@ -187,6 +188,9 @@ def _verified(path: Path) -> Saved:
             raise ValueError(f"{path / name} is missing")
         if _sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
+        with h5py.File(path / name, "r", locking=False) as file:
+            for digests in block_digests(file):
+                check_blocks(_blocks(path, name.removesuffix(".h5")), digests)
     parts = tuple(name.removesuffix(".h5") for name in manifest["sha256"])
     return Saved(path, manifest["update"], manifest["meta"], parts)
 
@@ -195,48 +199,8 @@ def _aside(run_dir: Path, update: int) -> Path:
     return Path(run_dir) / "checkpoints" / f".tmp-{update:012d}"
 
 
-def _write_component(group: h5py.Group, where: str, values: Given) -> None:
-    for name, value in values.items():
-        if not name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise ValueError(f"checkpoint value {f'{where}/{name}'!r}: this name cannot be stored")
-        data, kind = _encode(f"{where}/{name}", value)
-        dataset = group.create_dataset(name, data=data)
-        dataset.attrs["kind"] = kind
-
-
-def _encode(where: str, value: Any) -> tuple[Any, str]:
-    if isinstance(value, str):
-        return np.frombuffer(value.encode(), np.uint8), "str"
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind not in "biufc" or value.dtype.names is not None:
-            raise ValueError(f"checkpoint value {where!r} has type {value.dtype}; use numbers or bool")
-        return value, "array"
-    if isinstance(value, float):
-        return np.float64(value), "float"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return np.frombuffer(str(value).encode(), np.uint8), "int"  # RNG states have 128 bits
-    raise ValueError(
-        f"checkpoint value {where!r} has type {type(value).__name__}; use array, int, float or str"
-    )
-
-
-def _read_component(group: h5py.Group) -> Values:
-    values: Values = {}
-
-    def take(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            values[name] = _decode(np.asarray(item[()]), str(item.attrs["kind"]))
-
-    group.visititems(take)
-    return values
-
-
-def _decode(data: npt.NDArray[Any], kind: str) -> Value:
-    if kind == "str":
-        return data.tobytes().decode()
-    if kind == "int":
-        return int(data.tobytes())
-    return float(data) if kind == "float" else data
+def _blocks(folder: Path, part: str) -> Path:
+    return folder / f"{part}.blocks"
 
 
 def _sets(base: Path) -> list[Path]:
