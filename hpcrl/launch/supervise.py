@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
-from hpcrl.launch import watchdog
+from hpcrl.launch import aftermath, watchdog
 from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
@@ -102,9 +102,11 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). A child
+    that was only killed because another rank is gone is not named.
     """
     board = Board()
+    aftermath.adopt_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -125,7 +127,8 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    pass_on = _pass_on(child)
+    signals: list[int] = []
+    pass_on = _pass_on(child, signals)
     for number in SIGNALS:
         signal.signal(number, pass_on)
     if flag.received is not None:
@@ -138,9 +141,16 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         watchdog.kill(child)
         watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
         return int(ExitCode.RANK_FAILED)
+    if os.waitstatus_to_exitcode(status) not in (ExitCode.FINISHED, ExitCode.RESUME_ME):
+        aftermath.kill_orphans()
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
+        signals.clear()
+        if os.WTERMSIG(status) in aftermath.SECONDARY and aftermath.another_has_failed(
+            board.run_dir, lambda: bool(signals)
+        ):
+            return int(ExitCode.RANK_FAILED)
         cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:
         cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
@@ -209,8 +219,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:
+def _pass_on(child: int, received: list[int]) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
+        received.append(number)
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 

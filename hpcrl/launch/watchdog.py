@@ -79,7 +79,7 @@ def state(child: int) -> str:
 
 def kill(child: int) -> None:
     """Kill the child and what it has started: a process of an environment may be what hangs."""
-    for pid in [child, *_descendants(child)]:
+    for pid in [child, *descendants(child)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_S
@@ -94,10 +94,11 @@ def within(seconds: float, action: Callable[[], None]) -> None:
     thread.join(seconds)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Living children of a process, their children, and so on."""
     found: list[int] = []
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         with contextlib.suppress(OSError):
             children = [int(child) for child in path.read_text().split()]
-            found += children + [one for child in children for one in _descendants(child)]
+            found += children + [one for child in children for one in descendants(child)]
     return found

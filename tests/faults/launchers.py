@@ -74,7 +74,13 @@ def by_submitit(
 ) -> Outcome:
     """`hpcrl.launch.submit` with its executor "slurm", on one node; the exit code is in what `result` raises."""
     (folder / "job.json").write_text(json.dumps(TOY))
-    how = {"overrides": settings, "resume": resume, "site": str(SITE), "folder": str(folder / "jobs"), "nodes": 1}
+    how = {
+        "overrides": settings,
+        "resume": resume,
+        "site": str(SITE),
+        "folder": str(folder / "jobs"),
+        "nodes": 1,
+    }
     with patch.dict(os.environ, environ):
         process = on_login_node(cluster, folder, [sys.executable, "-c", SUBMITIT, json.dumps(how)])
     output, errors = process.communicate()

@@ -112,6 +112,42 @@ def test_the_cause_is_noted_in_the_run_directory(tmp_path):
     )
 
 
+BROKEN = """
+Path(sys.argv[1], "ready").write_text("yes")
+os.kill(os.getpid(), signal.SIGSEGV)
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_a_broken_connection_kills_leaves_the_word_to_the_one_that_died(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "failed", "attempt": 1, "cause": "actor 0 was killed"}')
+    body = IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + BROKEN
+    assert end(start(body, tmp_path)) == (3, "", "")
+
+
+def test_a_rank_that_a_broken_connection_kills_is_silent_when_the_launcher_ends_the_others(tmp_path):
+    process = start(IDENTIFY + BROKEN, tmp_path)
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == (3, "", "")
+
+
+@pytest.mark.parametrize("end_of_rank", ["os._exit(9)", "os.kill(os.getpid(), signal.SIGKILL)", "1 / 0"])
+def test_a_busy_process_that_a_rank_has_started_ends_with_it(tmp_path, end_of_rank):
+    """It has left the rank's session, and nobody told it anything."""
+    body = f"""
+import subprocess
+busy = "import os; os.setsid()\\nwhile True: pass"
+process = subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+Path(sys.argv[1]).write_text(str(process.pid))
+{end_of_rank}
+"""
+    code, _, _ = end(start(body, tmp_path / "pid"))
+    assert code == 3
+    assert gone(int((tmp_path / "pid").read_text()))
+
+
 def test_output_is_not_lost():
     code, output, errors = end(start("print('x' * 100000); sys.stderr.write('y'); board.done(); return 4"))
     assert (code, output, errors) == (4, "x" * 100000 + "\n", "y")
