@@ -103,7 +103,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
     is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). A child
-    that was only killed because another rank is gone is not named.
+    that only ended because another rank is gone is not named.
     """
     board = Board()
     aftermath.adopt_orphans()
@@ -127,13 +127,15 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    signals: list[int] = []
-    pass_on = _pass_on(child, signals)
+    told: dict[int, float] = {}
+    pass_on = _pass_on(child, told)
     for number in SIGNALS:
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
+    status = watchdog.wait(
+        child, lambda: board.beats, stall_timeout_s, lambda: aftermath.nothing_to_end(board.run_dir, told)
+    )
     if status is None:
         cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
         cause += watchdog.state(child)
@@ -146,10 +148,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
-        signals.clear()
-        if os.WTERMSIG(status) in aftermath.SECONDARY and aftermath.another_has_failed(
-            board.run_dir, lambda: bool(signals)
-        ):
+        if aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
             return int(ExitCode.RANK_FAILED)
         cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:
@@ -219,9 +218,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pass_on(child: int, received: list[int]) -> Callable[[int, FrameType | None], None]:
+def _pass_on(child: int, told: dict[int, float]) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
-        received.append(number)
+        told.setdefault(number, time.monotonic())
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 

@@ -42,9 +42,12 @@ class Silence:
         return self._silent_s > self._limit_s
 
 
-def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | None:
+def wait(
+    child: int, beats: Callable[[], int], limit_s: float | None, given_up: Callable[[], bool] = lambda: False
+) -> int | None:
     """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
 
+    It is killed when `given_up()`, asked every LOOK_EVERY_S.
     Main thread only; signals are handled meanwhile.
     """
     # blocked, it stays pending: an end between two calls is not missed
@@ -56,6 +59,8 @@ def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | N
             return status
         if silence is not None and silence.too_long(beats(), time.monotonic()):
             return None
+        if given_up():
+            os.kill(child, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
 
 

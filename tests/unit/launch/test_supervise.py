@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrl.launch import aftermath
 from hpcrl.launch.supervise import Board
 
 PROGRAM = """
@@ -131,6 +132,33 @@ def test_a_rank_that_a_broken_connection_kills_is_silent_when_the_launcher_ends_
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     assert end(process) == (3, "", "")
+
+
+WAITS = """
+Path(sys.argv[1], "ready").write_text("yes")
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_is_told_to_end_after_the_death_of_another_does_not_wait_for_it(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "failed", "attempt": 1, "cause": "actor 0 was killed"}')
+    process = start(IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + WAITS, tmp_path)
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.2)  # the parent's handlers
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert end(process, 30) == (3, "", "")
+
+
+@pytest.mark.parametrize(("step", "number", "ends"), [("4", 15, True), ("4", 10, False), (None, 15, False)])
+def test_nor_does_one_that_srun_ends_before_there_is_a_run_directory(monkeypatch, step, number, ends):
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    if step is not None:
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+    now = time.monotonic()
+    assert aftermath.nothing_to_end(None, {number: now - 60.0}) == ends
+    assert not aftermath.nothing_to_end(None, {number: now})
+    assert not aftermath.nothing_to_end(None, {})
 
 
 @pytest.mark.parametrize("end_of_rank", ["os._exit(9)", "os.kill(os.getpid(), signal.SIGKILL)", "1 / 0"])
