@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 import traceback
@@ -33,6 +34,7 @@ def run_rank(
 
     Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
     """
+    board.identify(rank=situation.rank, node=socket.gethostname())
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)

@@ -85,10 +85,13 @@ class Board:
     def line(self, cause: str) -> str:
         """The one line that names role, rank, cause and last progress."""
         who = self.who()
-        name = f"{who.get('role', 'rank')} {who.get('role_rank', '')}".strip()
-        where = f" (rank {who['rank']} on {who['node']})" if "rank" in who else " (during start-up)"
+        name = "rank (during start-up)"
+        if "role" in who:
+            name = f"{who['role']} {who['role_rank']} (rank {who['rank']} on {who['node']})"
+        elif "rank" in who:
+            name = f"rank {who['rank']} (during start-up on {who['node']})"
         last = f"; last progress: {self.progress()}" if self.progress() else ""
-        return f"hpcrl: {name}{where} {cause}{last}"
+        return f"hpcrl: {name} {cause}{last}"
 
     @property
     def run_dir(self) -> Path | None:

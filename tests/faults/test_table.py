@@ -52,27 +52,36 @@ def run(request, tmp_path):
             cancel_all(cluster)
 
 
-def check(cell, folder, run):
-    """The end of the faulty run, what it leaves, and the run that goes on with it."""
-    run_dir, note = folder / RUN_DIR, folder / "fault.txt"
+def faulty(launcher, where, kind, folder, run):
+    """How a run with a fault ended, in time, with one line; when the fault came, and the token of its processes."""
+    note = folder / "fault.txt"
     path = os.pathsep.join([str(INJECT), WITH_TESTS["PYTHONPATH"]])
-    environ = {"PYTHONPATH": path, "HPCRL_TEST_FAULT": f"{cell.role} {cell.phase} {cell.kind}"}
-    ended, token = run(
-        cell.launcher, [*SETTINGS, FOREVER], "never", **environ, HPCRL_TEST_FAULT_NOTE=str(note)
-    )
+    environ = {"PYTHONPATH": path, "HPCRL_TEST_FAULT": f"{where} {kind}", "HPCRL_TEST_FAULT_NOTE": str(note)}
+    ended, token = run(launcher, [*SETTINGS, FOREVER], "never", **environ)
     assert note.exists(), ended.text
     struck = float(note.read_text())
-    bound_s = BOUND_S + (STALL_S if cell.kind == "loop" else 0.0)
-    assert ended.ended - struck < bound_s, ended.text
+    assert ended.ended - struck < BOUND_S + STALL_S * (kind == "loop"), ended.text
     assert ended.code == 3, ended.text
     assert len(ended.lines()) == 1, ended.text
-    (line,) = ended.lines()
-    who = f"hpcrl: {cell.role} 0 (rank {RANK_OF[cell.role]} on "
-    assert line.startswith(who) and f") {KINDS[cell.kind]}" in line, line
-    assert "; last progress: " in line or cell.phase == "start", line
+    return ended, struck, token
+
+
+def gone(token, until):
+    """No process of the run is left."""
     while left := processes_with(token):
-        assert time.monotonic() - struck < bound_s, f"still alive: {left}"
+        assert time.monotonic() < until, f"still alive: {left}"
         time.sleep(0.05)
+
+
+def check(cell, folder, run):
+    """The end of the faulty run, what it leaves, and the run that goes on with it."""
+    run_dir = folder / RUN_DIR
+    ended, struck, token = faulty(cell.launcher, f"{cell.role} {cell.phase}", cell.kind, folder, run)
+    (line,) = ended.lines()
+    assert line.startswith(f"hpcrl: {cell.role} 0 (rank {RANK_OF[cell.role]} on "), line
+    assert f") {KINDS[cell.kind]}" in line, line
+    assert "; last progress: " in line or cell.phase == "start", line
+    gone(token, struck + BOUND_S + STALL_S)
     summary = describe(run_dir)
     assert (summary["status"], summary["exit_code"]) == ("failed", 3)
     assert summary["cause"] == line.removeprefix("hpcrl: ")
@@ -91,6 +100,23 @@ def goes_on(cell, run, run_dir):
     assert words in again.text
     summary = describe(run_dir)
     assert (summary["attempts"], summary["status"]) == (2, "finished")
+
+
+@pytest.mark.parametrize(
+    ("launcher", "kind"),
+    [
+        ("mpiexec", "exception"),
+        ("mpiexec", "os._exit(9)"),
+        pytest.param("srun", "SIGKILL", marks=pytest.mark.slurm),
+    ],
+)
+def test_before_mpi_is_up(launcher, kind, tmp_path, run):
+    """The others wait in MPI for a rank that never comes, and nobody knows roles yet."""
+    ended, struck, token = faulty(launcher, "2 before-MPI", kind, tmp_path, run)
+    (line,) = ended.lines()
+    assert line.startswith("hpcrl: rank 2 (during start-up on ") and line.endswith(f") {KINDS[kind]}")
+    gone(token, struck + BOUND_S)
+    assert not (tmp_path / RUN_DIR).exists()
 
 
 @pytest.mark.parametrize("cell", [pytest.param(cell, id=str(cell), marks=needs(cell)) for cell in FEW])
