@@ -19,6 +19,8 @@ SECONDARY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
 _LET_OTHERS_SPEAK_S = 2.0
 """For the supervisor of the rank that died first, on another node: it knows the cause and ends the job."""
 _LOOK_EVERY_S = 0.1
+_READ_S = 0.3
+"""For the launcher to read what the other supervisor has said: this process may be the first to make it abort."""
 _START_S = 5.0
 """A rank that srun tells to end and that has no run directory yet may be waiting for a dead one to join."""
 _PR_SET_CHILD_SUBREAPER = 36
@@ -32,6 +34,7 @@ def another_has_failed(run_dir: Path | None, told_to_end: Callable[[], bool]) ->
     deadline = time.monotonic() + _LET_OTHERS_SPEAK_S
     while time.monotonic() < deadline:
         if told_to_end() or _has_failed(run_dir):
+            time.sleep(_READ_S)
             return True
         time.sleep(_LOOK_EVERY_S)
     return False
