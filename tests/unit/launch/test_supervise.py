@@ -1,5 +1,6 @@
 """Real processes that die in every way; the supervisor must say so."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -172,8 +173,13 @@ Path(sys.argv[1]).write_text(str(process.pid))
 {end_of_rank}
 """
     code, _, _ = end(start(body, tmp_path / "pid"))
-    assert code == 3
-    assert gone(int((tmp_path / "pid").read_text()))
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert code == 3
+        assert gone(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_output_is_not_lost():
