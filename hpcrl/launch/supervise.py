@@ -18,7 +18,7 @@ from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
-from hpcrl.launch import watchdog
+from hpcrl.launch import aftermath, watchdog
 from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
@@ -85,10 +85,13 @@ class Board:
     def line(self, cause: str) -> str:
         """The one line that names role, rank, cause and last progress."""
         who = self.who()
-        name = f"{who.get('role', 'rank')} {who.get('role_rank', '')}".strip()
-        where = f" (rank {who['rank']} on {who['node']})" if "rank" in who else " (during start-up)"
+        name = "rank (during start-up)"
+        if "role" in who:
+            name = f"{who['role']} {who['role_rank']} (rank {who['rank']} on {who['node']})"
+        elif "rank" in who:
+            name = f"rank {who['rank']} (during start-up on {who['node']})"
         last = f"; last progress: {self.progress()}" if self.progress() else ""
-        return f"hpcrl: {name}{where} {cause}{last}"
+        return f"hpcrl: {name} {cause}{last}"
 
     @property
     def run_dir(self) -> Path | None:
@@ -102,9 +105,11 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). A child
+    that only ended because another rank is gone is not named.
     """
     board = Board()
+    aftermath.adopt_orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -125,12 +130,15 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    pass_on = _pass_on(child)
+    told: dict[int, float] = {}
+    pass_on = _pass_on(child, told)
     for number in SIGNALS:
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
+    status = watchdog.wait(
+        child, lambda: board.beats, stall_timeout_s, lambda: aftermath.nothing_to_end(board.run_dir, told)
+    )
     if status is None:
         cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
         cause += watchdog.state(child)
@@ -138,9 +146,13 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         watchdog.kill(child)
         watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
         return int(ExitCode.RANK_FAILED)
+    if os.waitstatus_to_exitcode(status) not in (ExitCode.FINISHED, ExitCode.RESUME_ME):
+        aftermath.kill_orphans()
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
+        if aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
+            return int(ExitCode.RANK_FAILED)
         cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:
         cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
@@ -209,8 +221,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:
+def _pass_on(child: int, told: dict[int, float]) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
+        told.setdefault(number, time.monotonic())
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 

@@ -42,9 +42,12 @@ class Silence:
         return self._silent_s > self._limit_s
 
 
-def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | None:
+def wait(
+    child: int, beats: Callable[[], int], limit_s: float | None, given_up: Callable[[], bool] = lambda: False
+) -> int | None:
     """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
 
+    It is killed when `given_up()`, asked every LOOK_EVERY_S.
     Main thread only; signals are handled meanwhile.
     """
     # blocked, it stays pending: an end between two calls is not missed
@@ -56,6 +59,8 @@ def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | N
             return status
         if silence is not None and silence.too_long(beats(), time.monotonic()):
             return None
+        if given_up():
+            os.kill(child, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
 
 
@@ -79,7 +84,7 @@ def state(child: int) -> str:
 
 def kill(child: int) -> None:
     """Kill the child and what it has started: a process of an environment may be what hangs."""
-    for pid in [child, *_descendants(child)]:
+    for pid in [child, *descendants(child)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_S
@@ -94,10 +99,11 @@ def within(seconds: float, action: Callable[[], None]) -> None:
     thread.join(seconds)
 
 
-def _descendants(pid: int) -> list[int]:
+def descendants(pid: int) -> list[int]:
+    """Living children of a process, their children, and so on."""
     found: list[int] = []
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         with contextlib.suppress(OSError):
             children = [int(child) for child in path.read_text().split()]
-            found += children + [one for child in children for one in _descendants(child)]
+            found += children + [one for child in children for one in descendants(child)]
     return found
