@@ -97,12 +97,18 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: float | None = None) -> int:
+def supervised(
+    body: Callable[[Board], int],
+    flag: SignalFlag,
+    stall_timeout_s: float | None = None,
+    overdue: str | None = None,
+) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
+    what is then said instead of the usual, without stacks.
     """
     board = Board()
     sys.stdout.flush()
@@ -132,9 +138,10 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         pass_on(signal.Signals[flag.received], None)
     status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
     if status is None:
-        cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
+        cause = overdue or f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
         cause += watchdog.state(child)
-        watchdog.show_stacks(child)
+        if overdue is None:
+            watchdog.show_stacks(child)
         watchdog.kill(child)
         watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
         return int(ExitCode.RANK_FAILED)
