@@ -110,8 +110,7 @@ def _parser() -> argparse.ArgumentParser:
         "doctor",
         help="what a run would find here: cores, nodes, shared memory, MPI, its speed",
         description="By itself it looks at this machine; started as runs are (`srun --mpi=pmi2 hpcrl doctor`, or "
-        "mpiexec) it looks at every rank and measures messages and sums. With a RECIPE it also says what that would "
-        "need, and what it contradicts.",
+        "mpiexec) it looks at every rank and measures. With a RECIPE: what that would need, and what it contradicts.",
     )
     _add_recipe(doctor, nargs="?")
     doctor.add_argument("--no-speed", action="store_true", help="do not measure messages and sums in a world")
@@ -260,15 +259,9 @@ def _schema(arguments: argparse.Namespace) -> int:
 def _doctor(arguments: argparse.Namespace) -> int:
     from hpcrl.launch.doctor import Question, doctor_command
 
-    def measure(comm: Any) -> dict[str, Any]:
-        from hpcrl.bench.mpi.speeds import speeds  # loads MPI, which a world starts in its own way
-
-        return speeds(comm)
-
-    question = Question(
-        arguments.recipe, arguments.overrides, arguments.ranks, arguments.json, arguments.limit
-    )
-    return doctor_command(question, None if arguments.no_speed else measure)
+    measure = None if arguments.no_speed else "hpcrl.bench.mpi.speeds:speeds"
+    recipe = (arguments.recipe, arguments.overrides, arguments.ranks)
+    return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit))
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SignalFlag
-from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.config import ConfigError, ExitCode, RunConfig, load_object
 from hpcrl.launch import findings
 from hpcrl.launch.findings import by_node, megabytes
 from hpcrl.launch.launcher import find_launcher, mpi_library
@@ -45,15 +45,17 @@ class Question:
     overrides: Sequence[str] = ()
     ranks: int | None = None
     as_json: bool = False
+    measure: str | None = None
+    """In a world: module:function that returns the speeds of a communicator. It loads MPI, which is started before."""
     limit_s: float = 60.0
     """In a world: when all of it must be over."""
 
 
-def doctor_command(question: Question, measure: Callable[[MPI.Intracomm], dict[str, Any]] | None) -> int:
+def doctor_command(question: Question) -> int:
     """Print what there is and what is wrong with it; BAD_CONFIGURATION where no run could start.
 
-    `measure`: the speeds of a communicator, None: not wanted. Collective over the world, inside one; rank 0 prints.
-    There RANK_FAILED when a rank dies or all is not over within the limit.
+    Collective over the world, inside one; rank 0 prints. There RANK_FAILED when a rank dies or all is not over within
+    the limit.
     """
     situation = look()
     try:
@@ -68,7 +70,7 @@ def doctor_command(question: Question, measure: Callable[[MPI.Intracomm], dict[s
         return _refuse(error, situation)
 
     def body(board: Board) -> int:
-        return _be_a_rank(situation, config, question, measure, board)
+        return _be_a_rank(situation, config, question, board)
 
     overdue = f"is not at its end after {question.limit_s:g} s (--limit), perhaps because others did not come"
     code = supervised(body, SignalFlag(), question.limit_s, overdue)
@@ -123,7 +125,6 @@ def _be_a_rank(
     situation: Situation,
     config: RunConfig | None,
     question: Question,
-    measure: Callable[[MPI.Intracomm], dict[str, Any]] | None,
     board: Board,
 ) -> int:
     """Look and measure with the others; the exit code. Collective over the world."""
@@ -143,7 +144,7 @@ def _be_a_rank(
         for seat in seats:
             seat["threads"] = threads_per_rank(sum(other["node"] == seat["node"] for other in seats))
         board.report("measuring speeds")
-        speeds = measure(comm) if measure is not None else {}
+        speeds = load_object(question.measure, "measurement")(comm) if question.measure else {}
         board.report("speeds are measured")
         if comm.rank == 0:  # printed now: whoever dies while MPI ends cannot take it away
             library = MPI.Get_library_version().splitlines()[0]

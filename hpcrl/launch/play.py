@@ -76,6 +76,8 @@ def play(
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
     session.cuts.stop_before(end_time)
+    if results:
+        session.cuts.score = results[0].score
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _watch_begins(board)], session)
     session.record("edges", edge_rows(world))
