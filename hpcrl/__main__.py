@@ -108,9 +108,18 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser(
         "doctor",
-        help="what a run would find here: cores, nodes, shared memory, MPI",
+        help="what a run would find here: cores, nodes, shared memory, MPI, its speed",
         description="By itself it looks at this machine; started as runs are (`srun --mpi=pmi2 hpcrl doctor`, or "
-        "mpiexec) it looks at every rank.",
+        "mpiexec) it looks at every rank and measures. With a RECIPE: what that would need, and what it contradicts.",
+    )
+    _add_recipe(doctor, nargs="?")
+    doctor.add_argument("--no-speed", action="store_true", help="do not measure messages and sums in a world")
+    doctor.add_argument(
+        "--limit",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a world is given up after so long (default: 60)",
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
     doctor.set_defaults(command=_doctor)
@@ -165,8 +174,8 @@ def _numbers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(","))
 
 
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE")
+def _add_recipe(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", nargs=nargs)
     parser.add_argument(
         "--set",
         action="append",
@@ -248,9 +257,11 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from hpcrl.launch.doctor import doctor_command
+    from hpcrl.launch.doctor import Question, doctor_command
 
-    return doctor_command(as_json=arguments.json)
+    measure = None if arguments.no_speed else "hpcrl.bench.mpi.speeds:speeds"
+    recipe = (arguments.recipe, arguments.overrides, arguments.ranks)
+    return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit))
 
 
 def _check(arguments: argparse.Namespace) -> int:

@@ -114,6 +114,7 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
+    sys.stdout.flush()  # a rank that dies in Finalize cannot take it away
     comm.Free()
     MPI.Finalize()
     return result

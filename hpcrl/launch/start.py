@@ -35,7 +35,7 @@ def run_command(
     flag.install()
     situation = look()
     try:
-        with _mpi_starts_later():
+        with mpi_starts_later():
             config = load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
         ended = finished(config, resume)  # asked by every rank: those that were started leave together
         if ended:
@@ -53,7 +53,7 @@ def run_command(
 
 
 @contextlib.contextmanager
-def _mpi_starts_later() -> Iterator[None]:
+def mpi_starts_later() -> Iterator[None]:
     """Keep `from mpi4py import MPI` in a recipe from starting MPI: the process that loads it is not the rank."""
     before = os.environ.get(_INITIALIZE)
     os.environ[_INITIALIZE] = "0"

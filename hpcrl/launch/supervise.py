@@ -100,13 +100,19 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: float | None = None) -> int:
+def supervised(
+    body: Callable[[Board], int],
+    flag: SignalFlag,
+    stall_timeout_s: float | None = None,
+    overdue: str | None = None,
+) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). A child
-    that only ended because another rank is gone is not named.
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
+    what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
+    named.
     """
     board = Board()
     aftermath.adopt_orphans()
@@ -140,11 +146,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         child, lambda: board.beats, stall_timeout_s, lambda: aftermath.nothing_to_end(board.run_dir, told)
     )
     if status is None:
-        cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
-        cause += watchdog.state(child)
-        watchdog.show_stacks(child)
-        watchdog.kill(child)
-        watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
+        _end_stalled(child, board, stall_timeout_s, overdue)
         return int(ExitCode.RANK_FAILED)
     if os.waitstatus_to_exitcode(status) not in (ExitCode.FINISHED, ExitCode.RESUME_ME):
         aftermath.kill_orphans()
@@ -212,6 +214,15 @@ def end_with_parent(number: signal.Signals) -> None:
     """Have this process sent a signal when its parent dies (Linux; else no effect)."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
+def _end_stalled(child: int, board: Board, limit_s: float | None, overdue: str | None) -> None:
+    cause = overdue or f"has made no progress for {limit_s:g} s (faults.stall_timeout_s)"
+    cause += watchdog.state(child)
+    if overdue is None:
+        watchdog.show_stacks(child)
+    watchdog.kill(child)
+    watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
 
 
 def _signal_name(number: int) -> str:

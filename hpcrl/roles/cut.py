@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -58,6 +58,8 @@ class Cuts:
         """Time of the decision for the next cut; longest time from there to a complete set."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
         self.is_root = world.rank == learners[0]
+        self.score: Callable[[], float | None] = lambda: None
+        """On the rank that writes the results: the recent training return."""
 
     def stop_before(self, end_time: float | None) -> None:
         """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
@@ -111,6 +113,11 @@ class Cuts:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
         found = checkpoint.write_part(self._run_dir, update, part, components)
+        if self._world.rank == self._world.plan.writer:
+            if self.is_root:
+                self._control.score = self.score()
+            else:
+                self._control.send_score(self.score())
         if self.is_root:
             self._note(part, update, found, final=final)
         else:
@@ -128,8 +135,15 @@ class Cuts:
             self._note(part_name(placement), update, digest.hex(), final=final)
         if len(pending.hashes) < len(self._world.plan.placements):
             return None
-        keep = self._config.checkpoint.keep
-        checkpoint.complete(self._run_dir, pending.update, pending.hashes, meta=pending.meta, keep=keep)
+        settings = self._config.checkpoint
+        checkpoint.complete(
+            self._run_dir,
+            pending.update,
+            pending.hashes,
+            meta=pending.meta | {"score": self._control.score},
+            keep=settings.keep,
+            keep_best=settings.keep_best,
+        )
         self._pending = None
         self._last_time = time.perf_counter()
         took_s = self._last_time - pending.begun

@@ -1,9 +1,11 @@
 """Checkpoints: one file from every rank under one update's number, whole and verified, or not there at all.
 
 `checkpoints/UPDATE/` holds a part of each role (`learner-0.h5`, `actor-2.h5`, ...) and `manifest.json`, which names the
-parts with their hashes. All is written in a folder aside: each rank writes its part (`write_part`) and tells the root
-its hash; when all have, the root writes the manifest and renames the folder (`complete`). Large arrays of a part lie
+parts with their hashes. `checkpoints/best` leads to the set of the best training return. Large arrays of a part lie
 beside it, in blocks, which are written only where they differ from those of the set before (`hpcrl.storage.blocks`).
+
+All is written in a folder aside: each rank writes its part (`write_part`) and tells the root its hash; when all have,
+the root writes the manifest and renames the folder (`complete`).
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -103,15 +106,22 @@ def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, G
 
 
 def complete(
-    run_dir: Path, update: int, hashes: Mapping[str, str], *, meta: Mapping[str, Any], keep: int = 2
+    run_dir: Path,
+    update: int,
+    hashes: Mapping[str, str],
+    *,
+    meta: Mapping[str, Any],
+    keep: int = 2,
+    keep_best: int = 0,
 ) -> Path:
     """Make the parts that were written aside the checkpoint of `update`; only the root, after all of them. Local.
 
     hashes: part -> SHA-256. A set of the same update is replaced; of the others up to this update the newest `keep`
-    stay, this one counted. Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
+    stay, this one counted, and the `keep_best` of highest meta["score"]. The link `best` leads to the first of these.
+    Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
     """
-    if keep < 1:
-        raise ValueError(f"keep={keep} must be at least 1")
+    if keep < 1 or keep_best < 0:
+        raise ValueError(f"keep={keep} must be at least 1 and keep_best={keep_best} at least 0")
     reached("all parts there")
     base, aside = run_dir / "checkpoints", _aside(run_dir, update)
     for part in hashes:
@@ -128,8 +138,12 @@ def complete(
     aside.rename(final)
     sync(base)
     reached("set renamed")
+    best = by_score(run_dir)[:keep_best]
+    _link_best(base, best)
+    reached("best set marked")
     for old in [path for path in _sets(base) if path.name <= final.name][keep:]:
-        _discard(old)
+        if int(old.name) not in dict(best):
+            _discard(old)
     remove_leftovers(run_dir)
     reached("old sets removed")
     return final
@@ -155,10 +169,23 @@ def newest(run_dir: Path) -> Saved:
     raise ValueError(f"every checkpoint in {base} is damaged: {'; '.join(faults)}")
 
 
+def by_score(run_dir: Path) -> list[tuple[int, float]]:
+    """(update, score) of the sets that have one, best first; of equal ones the newer. Nothing is verified. Local."""
+    found = []
+    for path in _sets(Path(run_dir) / "checkpoints"):
+        score = ((read_json(path / _MANIFEST) or {}).get("meta") or {}).get("score")
+        if isinstance(score, (int, float)) and math.isfinite(score):
+            found.append((int(path.name), float(score)))
+    return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
+
+
 def remove_leftovers(run_dir: Path) -> None:
     """Remove what a save that never ended has left; only while no rank is saving. Local."""
     for path in (Path(run_dir) / "checkpoints").glob(".tmp-*"):
-        shutil.rmtree(path)
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
 
 
 def set_aside_newer(run_dir: Path, update: int) -> list[Path]:
@@ -208,6 +235,18 @@ def _sets(base: Path) -> list[Path]:
     if not base.is_dir():
         return []
     return sorted((path for path in base.iterdir() if path.name.isdigit() and path.is_dir()), reverse=True)
+
+
+def _link_best(base: Path, best: Sequence[tuple[int, float]]) -> None:
+    """Have `best` lead to the first set, whole at any time; no such link where there is none."""
+    if not best:
+        (base / "best").unlink(missing_ok=True)
+        return
+    aside = base / ".tmp-best"
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(f"{best[0][0]:012d}")
+    aside.rename(base / "best")
+    sync(base)
 
 
 def _discard(path: Path) -> None:
