@@ -13,7 +13,7 @@ import pytest
 
 from hpcrl.storage import checkpoint
 from hpcrl.storage.summary import describe
-from tests.faults.cells import CELLS, KINDS, RANK_OF, covering
+from tests.faults.cells import CELLS, KINDS, LAUNCHERS, PHASES, RANK_OF, covering
 from tests.faults.launchers import LAUNCH, RUN_DIR
 from tests.slurm.support import cancel_all
 from tests.system.support import FOREVER, TOKEN, WITH_TESTS, processes_with
@@ -132,6 +132,6 @@ def test_every_cell(cell, tmp_path, run):
 
 def test_everything_occurs_twice_in_some_cells():
     assert len(CELLS) == 5 * 3 * 3 * 3 and len(FEW) == 10
-    for values in (KINDS, RANK_OF, ("start", "middle", "checkpoint"), LAUNCH):
+    for values in (KINDS, RANK_OF, PHASES, LAUNCHERS):
         counts = Counter(value for cell in FEW for value in vars(cell).values() if value in values)
         assert set(counts) == set(values) and min(counts.values()) >= 2
