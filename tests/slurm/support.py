@@ -114,6 +114,37 @@ def toy_recipe(folder):
     return "toy.json"
 
 
+CUT = TOY | {
+    "name": "cut",
+    "env": {"id": "chain", "engine": "toy", "num_envs": 6, "kwargs": {"seconds_per_step": 0.002}},
+    "deterministic": True,
+    "budget": {"env_steps": 12000},
+    "evaluation": {"episodes": 0},
+}
+"""A run of about 250 updates and six seconds whose environments can be saved."""
+
+CUT_WORKERS = CUT | {
+    "scheme": "synchronous",
+    "ranks": {"workers": 3},
+    "env": CUT["env"] | {"kwargs": {"seconds_per_step": 0.005}},
+    "algorithm": {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2},
+}
+
+
+def cut_recipe(folder, recipe=CUT):
+    """A recipe whose run lasts long enough to be cut into attempts."""
+    (folder / "cut.json").write_text(json.dumps(recipe))
+    return "cut.json"
+
+
+def check_same_run(cut, whole, attempts):
+    """Summaries: a run that was cut into so many attempts has ended as one that was not."""
+    assert (cut["status"], cut["attempts"]) == ("finished", attempts)
+    assert (whole["status"], whole["attempts"]) == ("finished", 1)
+    assert cut["env_steps"] == whole["env_steps"]
+    assert cut["weights_sha256"] == whole["weights_sha256"]
+
+
 def cancel_all(cluster):
     """End whatever a failed test has left, so that the next one finds idle nodes."""
     cluster.run("scancel", "--full", "--user=root")

@@ -5,24 +5,37 @@ import sys
 
 import pytest
 
-from tests.slurm.support import FOREVER, SMALL, kill_last_rank, on_login_node, toy_recipe, until_updates
+from tests.slurm.support import (
+    FOREVER,
+    SMALL,
+    cut_recipe,
+    kill_last_rank,
+    on_login_node,
+    site_with,
+    submit,
+    toy_recipe,
+    until_updates,
+)
 from tests.system.support import TOP
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
 PROGRAM = """\
-import json, sys, submitit
-from hpcrl.launch import RunFailedError, submit_seeds
-submitit.SlurmJob._results_timeout_s = 1  # for a slow file system
+import json, sys, time
+from hpcrl.launch import RunFailedError, submit_seeds, submitted
+submitted.LOOK_EVERY_S = 0.3  # for a busy scheduler
 how = json.loads(sys.argv[1])
 jobs = submit_seeds(how.pop("recipe"), how.pop("seeds"), executor="slurm", **how)
 for job in jobs:
     print(json.dumps({"id": job.job.job_id, "run_dir": str(job.run_dir)}), flush=True)
 for job in jobs:
     try:
-        print(json.dumps({"summary": job.result(), "state": job.state()}), flush=True)
+        answer = {"summary": job.result()}
     except RunFailedError as error:
-        print(json.dumps({"error": str(error)}), flush=True)
+        answer = {"error": str(error)}
+    while job.state() in ("RUNNING", "COMPLETING"):  # the last results are there a moment before
+        time.sleep(0.1)
+    print(json.dumps(answer | {"state": job.state(), "output": job.logs()[0]}), flush=True)
 """
 
 
@@ -37,30 +50,76 @@ def answers(process, number):
 
 
 def test_a_run_on_two_nodes(cluster, tmp_path):
-    with start(
-        cluster, tmp_path, recipe=f"{TOP}/jobs/cartpole.py:impala", overrides=SMALL, num_ranks=4
-    ) as process:
+    with start(cluster, tmp_path, recipe=f"{TOP}/jobs/cartpole.py:impala", overrides=SMALL) as process:
         (job,) = answers(process, 1)
         (answer,) = answers(process, 1)
     summary = answer["summary"]
     assert summary["status"] == "finished" and summary["job"]["id"] == job["id"]
+    assert answer["state"] == "COMPLETED"
     placement = [(rank["role"], rank["node"]) for rank in summary["ranks"]]
-    assert placement == [("replay", "node1"), ("learner", "node1"), ("actor", "node2"), ("actor", "node2")]
+    assert placement == [("replay", "node1"), ("learner", "node1"), ("actor", "node2")]
 
 
-def test_seeds_are_an_array_and_one_that_fails_leaves_the_other_alone(cluster, tmp_path):
-    how = {"recipe": toy_recipe(tmp_path), "seeds": [1, 2], "nodes": 1}
-    with start(cluster, tmp_path, overrides=FOREVER, **how) as process:
+def test_of_an_array_a_run_that_stops_goes_on_and_one_that_fails_leaves_it_alone(cluster, tmp_path):
+    with start(cluster, tmp_path, recipe=cut_recipe(tmp_path), seeds=[1, 2], nodes=1) as process:
         jobs = answers(process, 2)
         for job in jobs:
-            until_updates(job["run_dir"], 3)
-        kill_last_rank(cluster, jobs[0]["run_dir"])
-        (first,) = answers(process, 1)
+            until_updates(job["run_dir"], 20)
         cluster.run("scancel", "--signal=USR2", jobs[1]["id"])
-        (second,) = answers(process, 1)
+        kill_last_rank(cluster, jobs[0]["run_dir"])
+        failed, stopped = answers(process, 2)
     assert jobs[0]["id"].removesuffix("_0") == jobs[1]["id"].removesuffix("_1")
-    assert "ended with exit code 3: actor 0 (rank 2 on node" in first["error"]
-    assert "ended with exit code 75: stopped by SIGUSR2" in second["error"]
+    assert "ended with exit code 3: actor 0 (rank 2 on node" in failed["error"]
+    assert (failed["state"], stopped["state"]) == ("FAILED", "COMPLETED")
+    assert "requeue" not in failed["output"]
+    summary = stopped["summary"]
+    assert [attempt["end"] for attempt in summary["attempt_list"]] == ["stopped", "finished"]
+    assert (summary["status"], summary["seed"]) == ("finished", 2)
+    requeueing = f"requeueing job {jobs[1]['id']} after attempt 1 of at most 10"
+    assert stopped["output"].count("requeueing job") == stopped["output"].count(requeueing) == 1
+    assert stopped["output"].count(str(summary["run_dir"])) >= 2  # the log has both attempts
+
+
+def test_a_run_that_stops_in_its_last_attempt(cluster, tmp_path):
+    how = {"recipe": toy_recipe(tmp_path), "site": str(site_with(tmp_path, max_attempts=1))}
+    with start(cluster, tmp_path, overrides=FOREVER, **how) as process:
+        (job,) = answers(process, 1)
+        until_updates(job["run_dir"], 3)
+        cluster.run("scancel", "--signal=USR2", job["id"])
+        (answer,) = answers(process, 1)
+    assert "ended with exit code 75: stopped by SIGUSR2" in answer["error"]
+    assert answer["state"] == "FAILED"
+    assert "not requeued: this was attempt 1 of at most 1" in answer["output"]
+
+
+def test_a_cancelled_run_is_not_requeued(cluster, tmp_path):
+    with start(cluster, tmp_path, recipe=toy_recipe(tmp_path), overrides=FOREVER) as process:
+        (job,) = answers(process, 1)
+        until_updates(job["run_dir"], 3)
+        cluster.run("scancel", job["id"])
+        (answer,) = answers(process, 1)
+    assert answer["state"] == "CANCELLED" and "the job, which is CANCELLED, is over" in answer["error"]
+    assert "requeueing" not in answer["output"]
+
+
+def test_preempted_runs_go_on(cluster, tmp_path):
+    """Slurm takes their nodes for a more urgent job, after a time of grace; one of each kind."""
+    recipe = cut_recipe(tmp_path)
+    with start(cluster, tmp_path, recipe=recipe) as process:
+        (job,) = answers(process, 1)
+        other = submit(cluster, tmp_path, recipe=recipe)
+        for run_dir in (job["run_dir"], other.run_dir):
+            until_updates(run_dir, 20)
+        cluster.run(
+            "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
+        )
+        (answer,) = answers(process, 1)
+    assert other.until_over() == ("COMPLETED", "0:0"), other.text()
+    assert answer["state"] == "COMPLETED"
+    for summary in (answer["summary"], other.describe()):
+        assert [attempt["end"] for attempt in summary["attempt_list"]] == ["stopped", "finished"]
+        assert "SIGTERM" in summary["attempt_list"][0]["cause"]
+    assert other.field("Restarts") == "1"
 
 
 def test_a_killed_rank_on_the_second_node_is_named_in_the_result(cluster, tmp_path):
@@ -73,6 +132,6 @@ def test_a_killed_rank_on_the_second_node_is_named_in_the_result(cluster, tmp_pa
 
 
 def test_what_does_not_fit(cluster, tmp_path):
-    with start(cluster, tmp_path, recipe=toy_recipe(tmp_path), nodes=2) as process:
+    with start(cluster, tmp_path, recipe=toy_recipe(tmp_path), nodes=4) as process:
         _, errors = process.communicate()
-    assert process.returncode != 0 and "3 ranks cannot be divided evenly over 2 nodes" in errors
+    assert process.returncode != 0 and "4 nodes for 3 ranks" in errors
