@@ -69,6 +69,15 @@ def kill_last_rank(cluster, run_dir):
     return node
 
 
+def kill_all_ranks(cluster, run_dir):
+    """SIGKILL to every rank of the last attempt at once, as far as that goes."""
+    ranks = read_table(run_dir, "ranks")
+    ranks = ranks[-int(ranks["world_rank"].max() + 1) :]
+    for node in sorted(set(ranks["node"])):
+        pids = map(str, ranks["pid"][ranks["node"] == node])
+        cluster.run("sh", "-c", f"kill -KILL {' '.join(pids)} || true", host=node.decode())
+
+
 def on_login_node(cluster, folder, command):
     """A process of `command` there, in `folder`, with this package and with pipes; it ends after a while anyhow."""
     with contextlib.chdir(folder):
@@ -92,7 +101,7 @@ def submit(cluster, folder, *settings, recipe=f"{RECIPE}:impala", site="testclus
     site = TOP / "slurm" / f"{site}.toml" if isinstance(site, str) else site
     code, output, errors = hpcrl(cluster, folder, "submit", recipe, "--site", site, *arguments, *options)
     assert (code, errors) == (0, "")
-    first, log, run = output.splitlines()
+    first, log, run, *_ = output.splitlines()
     assert first.startswith("job ") and log.startswith("log ") and run.startswith("run ")
     number = first.removeprefix("job ").partition(":")[0]
     return Job(cluster, number, Path(log.removeprefix("log ")), folder / run.removeprefix("run "))

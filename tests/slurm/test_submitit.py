@@ -12,7 +12,6 @@ from tests.slurm.support import (
     kill_last_rank,
     on_login_node,
     site_with,
-    submit,
     toy_recipe,
     until_updates,
 )
@@ -60,18 +59,18 @@ def test_a_run_on_two_nodes(cluster, tmp_path):
     assert placement == [("replay", "node1"), ("learner", "node1"), ("actor", "node2")]
 
 
-def test_of_an_array_a_run_that_stops_goes_on_and_one_that_fails_leaves_it_alone(cluster, tmp_path):
+def test_of_an_array_a_run_that_stops_goes_on_and_one_that_is_cancelled_does_not(cluster, tmp_path):
     with start(cluster, tmp_path, recipe=cut_recipe(tmp_path), seeds=[1, 2], nodes=1) as process:
         jobs = answers(process, 2)
         for job in jobs:
             until_updates(job["run_dir"], 20)
         cluster.run("scancel", "--signal=USR2", jobs[1]["id"])
-        kill_last_rank(cluster, jobs[0]["run_dir"])
-        failed, stopped = answers(process, 2)
+        cluster.run("scancel", jobs[0]["id"])
+        cancelled, stopped = answers(process, 2)
     assert jobs[0]["id"].removesuffix("_0") == jobs[1]["id"].removesuffix("_1")
-    assert "ended with exit code 3: actor 0 (rank 2 on node" in failed["error"]
-    assert (failed["state"], stopped["state"]) == ("FAILED", "COMPLETED")
-    assert "requeue" not in failed["output"]
+    assert "the job, which is CANCELLED, is over" in cancelled["error"]
+    assert "requeueing" not in cancelled["output"]
+    assert (cancelled["state"], stopped["state"]) == ("CANCELLED", "COMPLETED")
     summary = stopped["summary"]
     assert [attempt["end"] for attempt in summary["attempt_list"]] == ["stopped", "finished"]
     assert (summary["status"], summary["seed"]) == ("finished", 2)
@@ -92,36 +91,6 @@ def test_a_run_that_stops_in_its_last_attempt(cluster, tmp_path):
     assert "not requeued: this was attempt 1 of at most 1" in answer["output"]
 
 
-def test_a_cancelled_run_is_not_requeued(cluster, tmp_path):
-    with start(cluster, tmp_path, recipe=toy_recipe(tmp_path), overrides=FOREVER) as process:
-        (job,) = answers(process, 1)
-        until_updates(job["run_dir"], 3)
-        cluster.run("scancel", job["id"])
-        (answer,) = answers(process, 1)
-    assert answer["state"] == "CANCELLED" and "the job, which is CANCELLED, is over" in answer["error"]
-    assert "requeueing" not in answer["output"]
-
-
-def test_preempted_runs_go_on(cluster, tmp_path):
-    """Slurm takes their nodes for a more urgent job, after a time of grace; one of each kind."""
-    recipe = cut_recipe(tmp_path)
-    with start(cluster, tmp_path, recipe=recipe) as process:
-        (job,) = answers(process, 1)
-        other = submit(cluster, tmp_path, recipe=recipe)
-        for run_dir in (job["run_dir"], other.run_dir):
-            until_updates(run_dir, 20)
-        cluster.run(
-            "sbatch", "--partition=urgent", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=true"
-        )
-        (answer,) = answers(process, 1)
-    assert other.until_over() == ("COMPLETED", "0:0"), other.text()
-    assert answer["state"] == "COMPLETED"
-    for summary in (answer["summary"], other.describe()):
-        assert [attempt["end"] for attempt in summary["attempt_list"]] == ["stopped", "finished"]
-        assert "SIGTERM" in summary["attempt_list"][0]["cause"]
-    assert other.field("Restarts") == "1"
-
-
 def test_a_killed_rank_on_the_second_node_is_named_in_the_result(cluster, tmp_path):
     with start(cluster, tmp_path, recipe=toy_recipe(tmp_path), overrides=FOREVER, num_ranks=4) as process:
         (job,) = answers(process, 1)
@@ -129,6 +98,7 @@ def test_a_killed_rank_on_the_second_node_is_named_in_the_result(cluster, tmp_pa
         assert kill_last_rank(cluster, job["run_dir"]) == "node2"
         (answer,) = answers(process, 1)
     assert "ended with exit code 3: actor 1 (rank 3 on node2) was killed by SIGKILL" in answer["error"]
+    assert answer["state"] == "FAILED" and "requeue" not in answer["output"]
 
 
 def test_what_does_not_fit(cluster, tmp_path):
