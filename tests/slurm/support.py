@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -78,10 +79,10 @@ def kill_all_ranks(cluster, run_dir):
         cluster.run("sh", "-c", f"kill -KILL {' '.join(pids)} || true", host=node.decode())
 
 
-def on_login_node(cluster, folder, command):
+def on_login_node(cluster, folder, command, limit_s=2 * LIMIT_S):
     """A process of `command` there, in `folder`, with this package and with pipes; it ends after a while anyhow."""
     with contextlib.chdir(folder):
-        command = cluster.on("head", ["timeout", f"{2 * LIMIT_S:.0f}", *command])
+        command = cluster.on("head", ["timeout", f"{limit_s:.0f}", *command])
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     environ.pop("OMP_NUM_THREADS", None)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -105,6 +106,27 @@ def submit(cluster, folder, *settings, recipe=f"{RECIPE}:impala", site="testclus
     assert first.startswith("job ") and log.startswith("log ") and run.startswith("run ")
     number = first.removeprefix("job ").partition(":")[0]
     return Job(cluster, number, Path(log.removeprefix("log ")), folder / run.removeprefix("run "))
+
+
+def later_jobs(first, count):
+    """The other jobs of a chain of `count`; nobody else submits meanwhile."""
+    numbers = range(int(first.number) + 1, int(first.number) + count)
+    return [Job(first.cluster, str(number), first.log, first.run_dir) for number in numbers]
+
+
+def submit_by_hand(cluster, folder, recipe, *settings, options=()):
+    """The script to edit by hand, on two nodes."""
+    site = tomllib.loads((TOP / "slurm" / "testcluster.toml").read_text())
+    variables = [f"{name}={value}" for name, value in site["environment"].items()]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    script = [str(TOP / "slurm" / "train.sbatch"), recipe, *arguments]
+    process = on_login_node(
+        cluster, folder, ["env", *variables, "sbatch", "--parsable", "--nodes=2", *options, *script]
+    )
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    number = output.strip()
+    return Job(cluster, number, folder / f"hpcrl-{number}.log", folder / "runs" / f"hpcrl-{number}")
 
 
 def site_with(folder, **changes):

@@ -4,22 +4,16 @@ import pytest
 
 from tests.slurm.support import (
     CUT_WORKERS,
-    Job,
     check_same_run,
     cut_recipe,
     kill_all_ranks,
+    later_jobs,
     submit,
     until_updates,
     wait_until,
 )
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
-
-
-def later_jobs(first, count):
-    """The other jobs of a chain; nobody else submits here."""
-    numbers = range(int(first.number) + 1, int(first.number) + count)
-    return [Job(first.cluster, str(number), first.log, first.run_dir) for number in numbers]
 
 
 def test_a_run_that_is_stopped_ends_with_the_same_weights(cluster, tmp_path):

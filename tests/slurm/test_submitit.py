@@ -7,6 +7,7 @@ import pytest
 
 from tests.slurm.support import (
     FOREVER,
+    LIMIT_S,
     SMALL,
     cut_recipe,
     kill_last_rank,
@@ -24,7 +25,11 @@ import json, sys, time
 from hpcrl.launch import RunFailedError, submit_seeds, submitted
 submitted.LOOK_EVERY_S = 0.3  # for a busy scheduler
 how = json.loads(sys.argv[1])
-jobs = submit_seeds(how.pop("recipe"), how.pop("seeds"), executor="slurm", **how)
+chain = how.pop("chain", 1)
+jobs = submit_seeds(executor="slurm", **how)
+for _ in range(1, chain):
+    how["slurm"] = {"dependency": f"afterany:{jobs[-1].job.job_id}"}
+    jobs += submit_seeds(executor="slurm", **how)
 for job in jobs:
     print(json.dumps({"id": job.job.job_id, "run_dir": str(job.run_dir)}), flush=True)
 for job in jobs:
@@ -38,10 +43,10 @@ for job in jobs:
 """
 
 
-def start(cluster, folder, **how):
-    """The program above on the login node: its process, with pipes."""
+def start(cluster, folder, limit_s=2 * LIMIT_S, **how):
+    """The program above on the login node: its process, with pipes. `chain`: so many jobs, one after the other."""
     how = {"seeds": [None], "site": str(TOP / "slurm/testcluster.toml"), "folder": str(folder / "jobs")} | how
-    return on_login_node(cluster, folder, [sys.executable, "-c", PROGRAM, json.dumps(how)])
+    return on_login_node(cluster, folder, [sys.executable, "-c", PROGRAM, json.dumps(how)], limit_s)
 
 
 def answers(process, number):
