@@ -28,10 +28,10 @@ LEAD_S = 1
 """Slurm sends the signal up to half a minute before that: not while ranks start."""
 OF_ITSELF = CUT_WORKERS | {
     "env": CUT["env"] | {"kwargs": {"seconds_per_step": 0.03}},
-    "checkpoint": {"margin_s": 30},
-    "budget": {"env_steps": 18000},
+    "checkpoint": {"margin_s": 15},
+    "budget": {"env_steps": 30000},
 }
-"""A minute and a half of env_steps: an attempt ends half a minute before its limit of one, also without a signal."""
+"""Two and a half minutes of env_steps; an attempt ends by the signal, or by itself 15 s before its limit of one."""
 DEAF = CUT_WORKERS | {
     "ranks": {"workers": 2},
     "env": {
@@ -96,7 +96,8 @@ def test_a_run_stops_before_its_limit_until_it_has_finished(cluster, tmp_path, w
 def test_runs_that_are_killed_at_their_limit_go_on_in_the_next_job(cluster, tmp_path, way):
     recipe, site = cut_recipe(tmp_path, DEAF), site_with(tmp_path, signal_lead_s=LEAD_S)
     if way == "submit":
-        first = submit(cluster, tmp_path, recipe=recipe, options=["--time", "1", "--chain", str(KILLED_JOBS)])
+        options = ["--time", "1", "--chain", str(KILLED_JOBS)]
+        first = submit(cluster, tmp_path, recipe=recipe, site=site, options=options)
         jobs = [first, *later_jobs(first, KILLED_JOBS)]
     elif way == "script":
         options = ["--ntasks=2", "--time=1", f"--signal=USR1@{LEAD_S}"]
