@@ -114,10 +114,10 @@ def later_jobs(first, count):
     return [Job(first.cluster, str(number), first.log, first.run_dir) for number in numbers]
 
 
-def submit_by_hand(cluster, folder, recipe, *settings, options=()):
+def submit_by_hand(cluster, folder, recipe, *settings, options=(), variables=None):
     """The script to edit by hand, on two nodes."""
     site = tomllib.loads((TOP / "slurm" / "testcluster.toml").read_text())
-    variables = [f"{name}={value}" for name, value in site["environment"].items()]
+    variables = [f"{name}={value}" for name, value in (site["environment"] | (variables or {})).items()]
     arguments = [part for setting in settings for part in ("--set", setting)]
     script = [str(TOP / "slurm" / "train.sbatch"), recipe, *arguments]
     process = on_login_node(

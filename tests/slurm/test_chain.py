@@ -63,7 +63,7 @@ def test_four_attempts(cluster, tmp_path):
 
 def test_a_chain_goes_on_after_kills(cluster, tmp_path):
     """Without a chance to save: the job fails, and the next one goes on from the newest checkpoint."""
-    recipe = cut_recipe(tmp_path, CUT_WORKERS)
+    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 4000}})
     first = submit(cluster, tmp_path, "checkpoint.every_updates=5", recipe=recipe, options=["--chain", "4"])
     jobs = [first, *later_jobs(first, 4)]
     for attempt, job in enumerate(jobs[:3], 1):
