@@ -33,8 +33,10 @@ NAME is a profile slurm/NAME.toml (slurm/example.toml explains every key), or a 
   hpcrl submit jobs/cartpole.py:impala --site NAME --nodes 2 --set ranks.actors=8 --time 4:00:00
   hpcrl submit jobs/cartpole.py:impala --site NAME --seeds 0-4       a job array, one run per seed
   hpcrl submit jobs/cartpole.py:impala --site NAME --het             learners and actors on nodes of their own kind
+  hpcrl submit jobs/cartpole.py:impala --site NAME --chain 4         4 jobs in turn: goes on also after a kill
 
-The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop.
+The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop; then it puts itself into the
+queue again. What no script survives (SIGKILL at the limit, a site that does not requeue) takes the next job of a chain.
 """
 
 
@@ -90,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         batch = commands.add_parser(name, help=help_text, epilog=_SUBMIT_HELP, formatter_class=raw)
         _add_recipe(batch)
         _add_job(batch)
+        if name == "submit":
+            batch.add_argument(
+                "--chain",
+                type=int,
+                default=1,
+                metavar="N",
+                help="N jobs for the run, each starts when the one before has ended, however that was",
+            )
         batch.set_defaults(command=command)
 
     config = commands.add_parser(
@@ -208,7 +218,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 def _submit(arguments: argparse.Namespace) -> int:
     from hpcrl.launch.sbatch import submit_command
 
-    return submit_command(arguments.recipe, arguments.overrides, arguments.site, _wishes(arguments))
+    wishes = _wishes(arguments)
+    return submit_command(arguments.recipe, arguments.overrides, arguments.site, wishes, arguments.chain)
 
 
 def _render(arguments: argparse.Namespace) -> int:
