@@ -108,9 +108,10 @@ def supervised(
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
     is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
-    what is then said instead of the usual, without stacks.
+    what is then said instead of the usual, without stacks. Processes that the child leaves behind are ended too.
     """
     board = Board()
+    orphans = watchdog.Orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -136,7 +137,8 @@ def supervised(
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
+    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s, lambda: orphans.reap(child))
+    code = int(ExitCode.RANK_FAILED)
     if status is None:
         cause = overdue or f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
         cause += watchdog.state(child)
@@ -144,15 +146,14 @@ def supervised(
             watchdog.show_stacks(child)
         watchdog.kill(child)
         watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
-        return int(ExitCode.RANK_FAILED)
-    if os.WIFEXITED(status) and board.is_done:
-        return os.WEXITSTATUS(status)
-    if os.WIFSIGNALED(status):
-        cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
+    elif os.WIFEXITED(status) and board.is_done:
+        code = os.WEXITSTATUS(status)
+    elif os.WIFSIGNALED(status):
+        announce_failure(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
     else:
-        cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
-    announce_failure(board, cause)
-    return int(ExitCode.RANK_FAILED)
+        announce_failure(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
+    orphans.end()
+    return code
 
 
 def announce_failure(board: Board, cause: str) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 LOOK_EVERY_S = 1.0
@@ -16,6 +17,9 @@ _STACKS = signal.SIGRTMIN + 1
 """Nobody else uses it."""
 _STACKS_S = 1.0
 """For the child to print its stacks: from a signal handler in C, so that it does not matter what Python is at."""
+_PR_SET_CHILD_SUBREAPER = 36
+_LEAVE_S = 1.0
+"""For what a child has left behind to notice it and to leave."""
 _DEATH_S = 5.0
 """A killed process that hangs in the kernel stays; nobody waits for it longer than this."""
 _STATES = {"T": "; it is stopped, by a signal", "D": "; it hangs in the kernel, perhaps at a file system"}
@@ -42,10 +46,56 @@ class Silence:
         return self._silent_s > self._limit_s
 
 
-def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | None:
+class Orphans:
+    """Processes that the child has started and left behind: they become children of this one, and are ended.
+
+    One that is busy does not notice that whoever started it is gone; it would take a core until the job ends.
+    """
+
+    def __init__(self) -> None:
+        """Before the child is made: children that this process has already are left alone. Linux; else no effect."""
+        self._others = _children(os.getpid())
+        self._adopt(1)
+
+    def reap(self, child: int) -> None:
+        """Take note of those that have ended, so that no zombies gather. Local."""
+        for pid in self._mine():
+            if pid != child:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+
+    def end(self) -> None:
+        """After the child: wait shortly for those that leave by themselves, then kill the rest."""
+        start = time.monotonic()
+        while self._mine():
+            passed = time.monotonic() - start
+            if passed > _LEAVE_S + _DEATH_S:
+                break
+            if passed > _LEAVE_S:
+                for pid in _descendants(os.getpid(), self._others):
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+            self.reap(0)
+            time.sleep(0.01)
+        self._adopt(0)
+
+    def _mine(self) -> list[int]:
+        return [pid for pid in _children(os.getpid()) if pid not in self._others]
+
+    def _adopt(self, whether: int) -> None:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, whether)
+
+
+def wait(
+    child: int,
+    beats: Callable[[], int],
+    limit_s: float | None,
+    meanwhile: Callable[[], None] = lambda: None,
+) -> int | None:
     """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
 
-    Main thread only; signals are handled meanwhile.
+    Main thread only; signals are handled meanwhile. `meanwhile` is called at every look.
     """
     # blocked, it stays pending: an end between two calls is not missed
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -54,6 +104,7 @@ def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | N
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
+        meanwhile()
         if silence is not None and silence.too_long(beats(), time.monotonic()):
             return None
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
@@ -94,10 +145,14 @@ def within(seconds: float, action: Callable[[], None]) -> None:
     thread.join(seconds)
 
 
-def _descendants(pid: int) -> list[int]:
+def _descendants(pid: int, without: Collection[int] = ()) -> list[int]:
+    children = [child for child in _children(pid) if child not in without]
+    return children + [one for child in children for one in _descendants(child)]
+
+
+def _children(pid: int) -> list[int]:
     found: list[int] = []
     for path in Path("/proc").glob(f"{pid}/task/*/children"):
         with contextlib.suppress(OSError):
-            children = [int(child) for child in path.read_text().split()]
-            found += children + [one for child in children for one in _descendants(child)]
+            found += [int(child) for child in path.read_text().split()]
     return found
