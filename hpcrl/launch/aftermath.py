@@ -1,9 +1,7 @@
-"""What the end of one rank does to others: who says why the run ended, and which processes are left behind."""
+"""What the end of one rank does to others: who says why the run ended."""
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import math
 import os
 import signal
@@ -11,7 +9,6 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from hpcrl.launch.watchdog import descendants
 from hpcrl.storage.files import read_json
 
 SECONDARY = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT)
@@ -23,7 +20,6 @@ _READ_S = 0.3
 """For the launcher to read what the other supervisor has said: this process may be the first to make it abort."""
 _START_S = 5.0
 """A rank that srun tells to end and that has no run directory yet may be waiting for a dead one to join."""
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def another_has_failed(run_dir: Path | None, told_to_end: Callable[[], bool]) -> bool:
@@ -63,16 +59,3 @@ def nothing_to_end(run_dir: Path | None, told: Mapping[int, float]) -> bool:
 def _has_failed(run_dir: Path | None) -> bool:
     status = read_json(run_dir / "status.json") if run_dir is not None else None
     return status is not None and status.get("status") == "failed"
-
-
-def adopt_orphans() -> None:
-    """Have processes whose parent dies become children of this one, if they descend from it (Linux; else no effect)."""
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
-
-
-def kill_orphans() -> None:
-    """Kill what a rank has left behind: a process of an environment that is busy does not notice that it is gone."""
-    for pid in descendants(os.getpid()):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)

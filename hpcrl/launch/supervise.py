@@ -19,6 +19,7 @@ from typing import Any
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
 from hpcrl.launch import aftermath, watchdog
+from hpcrl.launch.orphans import Orphans
 from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
@@ -112,10 +113,10 @@ def supervised(
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
     is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
     what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
-    named.
+    named. Processes that the child leaves behind are ended too.
     """
     board = Board()
-    aftermath.adopt_orphans()
+    orphans = Orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -142,24 +143,23 @@ def supervised(
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    status = watchdog.wait(
-        child, lambda: board.beats, stall_timeout_s, lambda: aftermath.nothing_to_end(board.run_dir, told)
-    )
+
+    def given_up() -> bool:
+        orphans.reap(child)
+        return aftermath.nothing_to_end(board.run_dir, told)
+
+    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s, given_up)
+    code = int(ExitCode.RANK_FAILED)
     if status is None:
         _end_stalled(child, board, stall_timeout_s, overdue)
-        return int(ExitCode.RANK_FAILED)
-    if os.waitstatus_to_exitcode(status) not in (ExitCode.FINISHED, ExitCode.RESUME_ME):
-        aftermath.kill_orphans()
-    if os.WIFEXITED(status) and board.is_done:
-        return os.WEXITSTATUS(status)
-    if os.WIFSIGNALED(status):
-        if aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
-            return int(ExitCode.RANK_FAILED)
-        cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
-    else:
-        cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
-    announce_failure(board, cause)
-    return int(ExitCode.RANK_FAILED)
+    elif os.WIFEXITED(status) and board.is_done:
+        code = os.WEXITSTATUS(status)
+    elif os.WIFEXITED(status):
+        announce_failure(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
+    elif not aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
+        announce_failure(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
+    orphans.end()
+    return code
 
 
 def announce_failure(board: Board, cause: str) -> None:

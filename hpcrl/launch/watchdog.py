@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcrl.launch.orphans import descendants
+
 LOOK_EVERY_S = 1.0
 _STACKS = signal.SIGRTMIN + 1
 """Nobody else uses it."""
@@ -47,8 +49,7 @@ def wait(
 ) -> int | None:
     """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
 
-    It is killed when `given_up()`, asked every LOOK_EVERY_S.
-    Main thread only; signals are handled meanwhile.
+    Main thread only; signals are handled meanwhile. `given_up`, asked at every look, has the child killed.
     """
     # blocked, it stays pending: an end between two calls is not missed
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -97,13 +98,3 @@ def within(seconds: float, action: Callable[[], None]) -> None:
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     thread.join(seconds)
-
-
-def descendants(pid: int) -> list[int]:
-    """Living children of a process, their children, and so on."""
-    found: list[int] = []
-    for path in Path("/proc").glob(f"{pid}/task/*/children"):
-        with contextlib.suppress(OSError):
-            children = [int(child) for child in path.read_text().split()]
-            found += children + [one for child in children for one in descendants(child)]
-    return found
