@@ -99,7 +99,10 @@ class RowSender(Protocol):
 
     dest: int
     tag: Tag
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        """Rows so far."""
 
     @property
     def bytes(self) -> int:
@@ -133,7 +136,10 @@ class RowReceiver(Protocol):
 
     source: int
     tag: Tag
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        """Rows so far."""
 
     @property
     def bytes(self) -> int:

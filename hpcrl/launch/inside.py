@@ -66,17 +66,28 @@ def run_rank(
     except BaseException as error:
         if isinstance(error, MPI.Exception):
             time.sleep(_LET_OTHERS_SPEAK_S)
-        traceback.print_exc()
-        if isinstance(error, TimeoutError):
-            time.sleep(_LET_OTHERS_SPEAK_S)
-        announce_failure(board, f"failed: {type(error).__name__}: {error}")
+        _announce(board, error)
         board.done()
         wait_until_read()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
-    MPI.Finalize()
+    if MPI.COMM_WORLD.size == 1 or config.faults.actor_death == "end":
+        MPI.Finalize()  # else it would wait for the dead
     board.done()
     return code
+
+
+def _announce(board: Board, error: BaseException) -> None:
+    """Say why this rank ends the job."""
+    from hpcrl.comm.failures import RankLost
+
+    if not isinstance(error, RankLost):
+        traceback.print_exc()
+    elif error.said:
+        return
+    if isinstance(error, TimeoutError):
+        time.sleep(_LET_OTHERS_SPEAK_S)
+    announce_failure(board, f"failed: {type(error).__name__}: {error}")
 
 
 def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) -> Any:

@@ -91,6 +91,11 @@ class Board:
         return f"hpcrl: {name}{where} {cause}{last}"
 
     @property
+    def is_mortal(self) -> bool:
+        """Whether the run goes on when this rank dies."""
+        return bool(self.who().get("mortal", False))
+
+    @property
     def run_dir(self) -> Path | None:
         """The run directory, once there is one."""
         path = self.who().get("run_dir")
@@ -101,8 +106,9 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
-    child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
+    child dies with its parent. When the child is killed, ends without `Board.done`, or does not beat for
+    `stall_timeout_s` (None: for ever), which ends it, one line names it, and the code is RANK_FAILED; FINISHED where the
+    run goes on without it.
     """
     board = Board()
     sys.stdout.flush()
@@ -136,16 +142,16 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         cause += watchdog.state(child)
         watchdog.show_stacks(child)
         watchdog.kill(child)
-        watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
-        return int(ExitCode.RANK_FAILED)
+        watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
+        return _code_after_death(board)
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
         cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:
         cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
-    announce_failure(board, cause)
-    return int(ExitCode.RANK_FAILED)
+    _announce_death(board, cause)
+    return _code_after_death(board)
 
 
 def announce_failure(board: Board, cause: str) -> None:
@@ -158,6 +164,19 @@ def announce_failure(board: Board, cause: str) -> None:
 
         with contextlib.suppress(OSError):
             mark_failed(board.run_dir, int(ExitCode.RANK_FAILED), line.removeprefix("hpcrl: "))
+
+
+def _announce_death(board: Board, cause: str) -> None:
+    if board.is_mortal:
+        sys.stderr.write(f"{board.line(cause)}; the others go on (faults.actor_death=continue)\n")
+        sys.stderr.flush()
+    else:
+        announce_failure(board, cause)
+
+
+def _code_after_death(board: Board) -> int:
+    """What this process leaves with: where the others go on, the launcher is not to see a failure."""
+    return int(ExitCode.FINISHED if board.is_mortal else ExitCode.RANK_FAILED)
 
 
 def leave(code: int, *, all_ranks_leave: bool = False) -> int:
