@@ -83,7 +83,8 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
     def body(board: Board) -> int:
         return run_rank(config, situation, board, flag, resume)
 
-    code = supervised(body, flag, config.faults.stall_timeout_s)
+    others_go_on = config.faults.actor_death == "continue" and situation.size > 1
+    code = supervised(body, flag, config.faults.stall_timeout_s, others_go_on=others_go_on)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

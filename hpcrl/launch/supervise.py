@@ -102,13 +102,21 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: float | None = None) -> int:
+def supervised(
+    body: Callable[[Board], int],
+    flag: SignalFlag,
+    stall_timeout_s: float | None = None,
+    *,
+    others_go_on: bool = False,
+) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, ends without `Board.done`, or does not beat for
-    `stall_timeout_s` (None: for ever), which ends it, one line names it, and the code is RANK_FAILED; FINISHED where the
-    run goes on without it.
+    `stall_timeout_s` (None: for ever), which ends it, one line names it, and the code is RANK_FAILED.
+
+    `others_go_on`: the launcher ends nobody else when a rank dies, but tells them. A rank without which the run goes on
+    (`Board.identify(mortal=True)`) leaves with FINISHED then.
     """
     board = Board()
     sys.stdout.flush()
@@ -143,7 +151,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         watchdog.show_stacks(child)
         watchdog.kill(child)
         watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
-        return _code_after_death(board)
+        return _code_after_death(board, others_go_on=others_go_on)
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
     if os.WIFSIGNALED(status):
@@ -151,7 +159,7 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
     else:
         cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
     _announce_death(board, cause)
-    return _code_after_death(board)
+    return _code_after_death(board, others_go_on=others_go_on)
 
 
 def announce_failure(board: Board, cause: str) -> None:
@@ -174,9 +182,14 @@ def _announce_death(board: Board, cause: str) -> None:
         announce_failure(board, cause)
 
 
-def _code_after_death(board: Board) -> int:
-    """What this process leaves with: where the others go on, the launcher is not to see a failure."""
-    return int(ExitCode.FINISHED if board.is_mortal else ExitCode.RANK_FAILED)
+def _code_after_death(board: Board, *, others_go_on: bool) -> int:
+    """What this process leaves with."""
+    if board.is_mortal:
+        return int(ExitCode.FINISHED)  # the launcher is not to see a failure
+    if others_go_on:
+        # PRRTE tells them of one that left with 0 or was killed, but not of one that left with another code
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(ExitCode.RANK_FAILED)
 
 
 def leave(code: int, *, all_ranks_leave: bool = False) -> int:
