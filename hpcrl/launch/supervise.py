@@ -187,7 +187,9 @@ def _code_after_death(board: Board, *, others_go_on: bool) -> int:
     if board.is_mortal:
         return int(ExitCode.FINISHED)  # the launcher is not to see a failure
     if others_go_on:
-        # PRRTE tells them of one that left with 0 or was killed, but not of one that left with another code
+        if "mortal" not in board.who():  # they may be in MPI's own start, where nothing tells them
+            os.kill(os.getppid(), signal.SIGTERM)
+        # Open MPI's launcher tells them of one that left with 0 or was killed, not of one that left with another code
         os.kill(os.getpid(), signal.SIGKILL)
     return int(ExitCode.RANK_FAILED)
 
