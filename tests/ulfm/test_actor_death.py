@@ -169,31 +169,23 @@ def deaths_so_far(running):
 
 def test_a_death_during_the_start_ends_the_job(begin):
     with begin() as running:
-
-        def ranks():
-            own = running.processes()
-            children = [
-                int(path.parent.name) for path in Path("/proc").glob("[0-9]*/stat") if parent(path) in own
-            ]
-            return [
-                pid
-                for pid in children
-                if "--resume" in own.get(pid, "") and "--resume" in own.get(parent(pid), "")
-            ]
-
-        running.until(lambda: len(ranks()) == 5)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(ranks()[-1], signal.SIGKILL)
-        ended = running.wait(60)
+        running.until(lambda: len(working(running)) == 5)
+        os.kill(working(running)[2], signal.SIGKILL)
+        ended = running.wait(30)
         assert_gone(running)
     assert ended.code == 3, ended.stderr
+    assert "was killed by SIGKILL" in ended.stderr and "go on" not in ended.stderr
 
 
-def parent(of):
-    path = of if isinstance(of, Path) else Path(f"/proc/{of}/stat")
-    with contextlib.suppress(OSError):
-        return int(path.read_text().rpartition(")")[2].split()[1])
-    return 0
+def working(running):
+    """Processes of the ranks: children of processes with the same command line, which the launcher started."""
+    lines = running.processes()
+    parents = {}
+    for pid in lines:
+        with contextlib.suppress(OSError):
+            stat = Path(f"/proc/{pid}/stat").read_text()
+            parents[pid] = int(stat.rpartition(")")[2].split()[1])
+    return [pid for pid, parent in parents.items() if lines.get(parent) == lines[pid]]
 
 
 def test_mpiexec_that_ends_all_ranks_is_refused(open_mpi, tmp_path):
