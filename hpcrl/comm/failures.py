@@ -169,11 +169,9 @@ class MortalSender(_MortalEnd):
 
     def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
         """As Sender.send."""
-        if self._is_over():
-            if on_sent is not None:
-                on_sent()
-            return
         self._attempt(lambda: self._sender.send(buffer, on_sent), otherwise=None)
+        if self._is_over() and on_sent is not None:
+            on_sent()
 
     def poll(self) -> int:
         """As Sender.poll."""

@@ -143,7 +143,8 @@ def start(
     """Start `hpcrl run` in `folder` with --set for every setting; nothing of it outlives the block.
 
     `recipe`: what to run, or values that are written to a JSON file first. `ranks`: --ranks. `mpiexec`: start that
-    many ranks by the launcher instead of letting `hpcrl run` do it. `resume`: --resume. `python`: of another environment.
+    many ranks by the launcher instead of letting `hpcrl run` do it. `resume`: --resume. `python`: of another
+    environment.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(recipe, str):
