@@ -95,7 +95,7 @@ def test_a_run_reaches_its_target_without_an_actor_that_is_killed_at_a_random_ti
     chance = random.Random(seed)
     victim = chance.randrange(3)
     with begin(f"seed={seed}") as running:
-        running.until_updates(chance.randrange(int(0.6 * UPDATES)))
+        running.until_updates(1 + chance.randrange(int(0.6 * UPDATES)))
         time.sleep(0.05 * chance.random())
         kill(running, f"actor {victim}")
         ended = running.wait()
