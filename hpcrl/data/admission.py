@@ -173,7 +173,6 @@ class Admission:
         lost = [number for number, grant in self._under_way.items() if grant.actor == actor]
         for number in lost:
             del self._under_way[number]
-        self._given_up = {number: one for number, one in self._given_up.items() if one.actor != actor}
         self.dropped += len(lost)
         return len(lost)
 
