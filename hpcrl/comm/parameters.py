@@ -145,6 +145,10 @@ class ParameterWindow:
         if self._window is not None:
             self._window.sync()
 
+    def forget(self, rank: int) -> None:
+        """A reader (rank of the node) has died: what it pinned is free. Local, on the writer."""
+        self._memory[rank][0] = _NONE
+
     def close(self) -> None:
         """Give the memory back; nobody may use a vector afterwards. Collective over the node."""
         self.vectors = self.version_bytes = ()

@@ -21,6 +21,7 @@ from functools import partial
 
 import numpy as np
 
+from hpcrl.comm.failures import MortalSliceSender, RankLost
 from hpcrl.comm.parameters import ParameterReader, ParameterWindow, Vector
 from hpcrl.comm.ranks import RankPlan, share
 from hpcrl.comm.slices import Orders, SliceReceiver, SliceSender, order_words
@@ -78,7 +79,7 @@ class ParameterPublisher:
         `every_version`: each node gets each version in order; else the newest, one at a time.
         """
         self._window = window
-        self._orders = orders
+        self._orders, self._end_word = list(orders), 2 * len(orders)
         self._wake_readers, self._wake_senders = wake_readers, wake_senders
         self._every_version = every_version
         self._queues: list[deque[int]] = [deque() for _ in orders]
@@ -113,6 +114,13 @@ class ParameterPublisher:
         if given:
             self._wake_senders()
 
+    def forget(self, receiver: int) -> None:
+        """A receiver (world rank) has died that was the only reader of its node: nothing is sent there any more."""
+        for node, orders in enumerate(self._orders):
+            if orders.receiver == receiver:
+                del self._orders[node], self._queues[node]
+                return
+
     def close(self) -> None:
         """No more versions; what is owed or waits for a node is forgotten."""
         self._closed = True
@@ -120,7 +128,7 @@ class ParameterPublisher:
         for queue in self._queues:
             queue.clear()
         self._window.sync()
-        self._window.set_word(2 * len(self._orders), 1)
+        self._window.set_word(self._end_word, 1)
         self._wake_senders()
 
     @property
@@ -178,7 +186,7 @@ class ParameterExchange:
         self.reader: ParameterReader | None = None
         """On actors."""
         self._learners = world.learners.group if world.learners is not None else None
-        self._senders: list[SliceSender] = []
+        self._senders: list[SliceSender | MortalSliceSender] = []
         self._receiver: SliceReceiver | None = None
         if mine is None:
             return
@@ -191,6 +199,8 @@ class ParameterExchange:
             words=order_words(len(others)),
         )
         world.on_close(window.close)
+        if world.failures is not None:
+            world.failures.on_death(partial(self._lose_actor, world.rank, window, mine, others))
         bells = [(mine.ranks.index(rank), world.wake(rank)) for rank in mine.readers]
         self._wake_readers = partial(_wake_waiting, window, bells)
         if world.rank in mine.readers:
@@ -249,11 +259,28 @@ class ParameterExchange:
         size: int,
     ) -> None:
         part = share(size, len(senders), senders.index(world.rank))
-        self._senders = [
-            SliceSender(world, window, other.writer, node, len(others), part)
-            for node, other in enumerate(others)
-        ]
+        for node, other in enumerate(others):
+            sender = SliceSender(world, window, other.writer, node, len(others), part)
+            failures = world.failures_of(other.writer)
+            self._senders.append(sender if failures is None else MortalSliceSender(sender, failures))
         world.senders += self._senders
+
+    def _lose_actor(
+        self, own: int, window: ParameterWindow, mine: NodePart, others: Sequence[NodePart], rank: int
+    ) -> None:
+        """An actor is dead: what it pinned is free, and nothing is sent to it. Local.
+
+        Raises RankLost if it received for others.
+        """
+        if rank in mine.ranks and own == mine.writer:
+            window.forget(mine.ranks.index(rank))
+        if any(part.writer == rank and len(part.readers) > 1 for part in [mine, *others]):
+            raise RankLost(
+                f"rank {rank} has died, which received the parameters for the other actors of its node; a node with "
+                "a replay or learner rank does not depend on one of its actors"
+            )
+        if self.publisher is not None:
+            self.publisher.forget(rank)
 
 
 def window_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:

@@ -108,7 +108,10 @@ class RowSender(Protocol):
 
     dest: int
     tag: Tag
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        """Rows so far."""
 
     @property
     def bytes(self) -> int:
@@ -142,7 +145,10 @@ class RowReceiver(Protocol):
 
     source: int
     tag: Tag
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        """Rows so far."""
 
     @property
     def bytes(self) -> int:

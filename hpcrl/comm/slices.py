@@ -206,6 +206,7 @@ class Orders:
         senders: tuple[int, ...],
     ) -> None:
         """Local. `receiver`: world rank; `senders`: ranks of learner 0's node."""
+        self.receiver = receiver
         self._window = window
         self._senders = senders
         self._order_word, self._done_word = node, num_nodes + node

@@ -43,8 +43,14 @@ class Sender(Protocol):
 
     dest: int
     tag: Tag
-    messages: int
-    bytes: int
+
+    @property
+    def messages(self) -> int:
+        """Messages so far."""
+
+    @property
+    def bytes(self) -> int:
+        """Payload so far."""
 
     def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
         """Start sending a contiguous array; `on_sent` is called when the buffer is free again, by `poll` at the latest.
@@ -71,8 +77,14 @@ class Receiver(Protocol):
 
     source: int
     tag: Tag
-    messages: int
-    bytes: int
+
+    @property
+    def messages(self) -> int:
+        """Messages so far."""
+
+    @property
+    def bytes(self) -> int:
+        """Payload so far."""
 
     def post(self, buffer: npt.NDArray[Any]) -> None:
         """Offer a contiguous array of the message's size: it belongs to the stream until `poll` returns it."""
@@ -252,7 +264,10 @@ class End(Drainable, Protocol):
     """What a world keeps of whatever sends or receives."""
 
     tag: Tag
-    messages: int
+
+    @property
+    def messages(self) -> int:
+        """Messages so far."""
 
     @property
     def bytes(self) -> int:

@@ -12,6 +12,7 @@ from typing import Any
 from mpi4py import MPI
 
 from hpcrl.comm.bell import Bells
+from hpcrl.comm.failures import Failures, MortalReceiver, MortalRowReceiver, MortalSender
 from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailReceiver, MailSender
 from hpcrl.comm.ranks import Placement, RankPlan, Role, crowded_nodes, plan_ranks
 from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
@@ -84,6 +85,10 @@ class World:
     node: Node
     seats: list[dict[str, Any]]
     """One record per world rank: node, local_rank, cores, threads, pid, device (that of a learner)."""
+    failures: Failures | None = None
+    """None: the death of any rank ends the job."""
+    core: MPI.Intracomm | None = None
+    """With `failures`: the ranks that the run cannot do without; None on the others."""
     attempt: int = 1
     _by_class: dict[Traffic, MPI.Intracomm] = field(default_factory=dict)
     senders: list[SendingEnd] = field(default_factory=list)
@@ -112,6 +117,8 @@ class World:
             sender = MailSender(mail, dest, self.node.ranks.index(dest), tag)
         else:
             sender = MessageSender(self.comm_of(tag), dest, tag, self.chunk_bytes, self.wake(dest))
+        if (failures := self.failures_of(dest)) is not None:
+            sender = MortalSender(sender, failures)
         self.senders.append(sender)
         return sender
 
@@ -123,6 +130,8 @@ class World:
             receiver = MailReceiver(mail, source, self.node.ranks.index(source), tag)
         else:
             receiver = MessageReceiver(self.comm_of(tag), source, tag, self.chunk_bytes)
+        if (failures := self.failures_of(source)) is not None:
+            receiver = MortalReceiver(receiver, failures)
         self.receivers.append(receiver)
         return receiver
 
@@ -146,8 +155,14 @@ class World:
             receiver = SharedRowReceiver(self, source, tag, arena)
         else:
             receiver = MessageRowReceiver(self, source, tag, arena)
+        if (failures := self.failures_of(source)) is not None:
+            receiver = MortalRowReceiver(receiver, failures)
         self.receivers.append(receiver)
         return receiver
+
+    def failures_of(self, rank: int) -> Failures | None:
+        """What a stream to or from `rank` must reckon with; None where its death ends the job. Local."""
+        return self.failures if self.failures is not None and rank in self.failures.mortal else None
 
     def comm_of(self, tag: Tag) -> MPI.Intracomm:
         """The communicator of a message kind."""
@@ -178,6 +193,8 @@ class World:
 
         Raises TimeoutError when some rank does not come.
         """
+        if self.failures is not None:
+            return self.failures.agree(code, timeout_s)
         mine, worst = bytearray(code.to_bytes(4, "little")), bytearray(4)
         request = self.comm.Iallreduce([mine, MPI.INT32_T], [worst, MPI.INT32_T], MPI.MAX)
         if not self.waiter.until(request.Test, timeout_s):
@@ -187,19 +204,43 @@ class World:
             raise TimeoutError(f"rank {self.rank}: not all ranks reached the end within {timeout_s:.0f} s")
         return int.from_bytes(worst, "little")
 
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks that the run cannot do without, on the writer; [] elsewhere. Collective over them.
+
+        Pickled, at the end of a run only.
+        """
+        comm, writer = self.comm, self.plan.writer
+        if self.failures is not None:
+            if self.core is None:
+                return []
+            comm, writer = self.core, _core_ranks(self.comm, self.failures).index(writer)
+        return comm.gather(value, writer) or []
+
+    def meet(self, timeout_s: float = 60.0) -> None:
+        """Wait for all ranks, or all that live. Collective over them, polled; the last thing before `close`."""
+        if self.failures is None:
+            self.waiter.until(self.comm.Ibarrier().Test)
+        else:
+            self.failures.meet(timeout_s)
+
     def report(self) -> str:
         """Every stream of this rank that is not at its end, one line each. Local."""
         ends = [*self.senders, *self.receivers]
         return "\n".join(f"  {end.state()}" for end in ends if not end.drained) or "  no stream is open"
 
     def close(self) -> None:
-        """Free every communicator. Collective over the world. Raises RuntimeError if messages are left over."""
+        """Free every communicator. Collective over the world. Raises RuntimeError if messages are left over.
+
+        With `failures` nothing is freed, and MPI must not be finalized: both would wait for the dead.
+        """
         left = [stream.tag.name for stream in self.senders if not stream.drained]
         left += [stream.tag.name for stream in self.receivers if stream.posted or not stream.drained]
         if left:
             raise RuntimeError(
                 f"rank {self.rank} ends with messages in flight on streams {sorted(set(left))}"
             )
+        if self.failures is not None:
+            return
         while self._closing:
             self._closing.pop()()
         for comm in self._by_class.values():
@@ -231,20 +272,36 @@ def open_world(
     crowded = bool(crowded_nodes([seat for seat in seats if seat["node"] == host]))
     all_ring = node.bells is not None and len(node.ranks) == comm.size
     longest_s = LONGEST_SLEEP_WITH_BELL_S if all_ring else LONGEST_SLEEP_S
+    waiter = Waiter(config.comm.wait, crowded=crowded, alarm=node.bells, longest_s=longest_s)
+    survives = config.faults.actor_death == "continue" and comm.size > 1
+    failures = Failures(comm, plan, waiter) if survives else None
     world = World(
         comm=comm,
         plan=plan,
         config=config,
-        waiter=Waiter(config.comm.wait, crowded=crowded, alarm=node.bells, longest_s=longest_s),
+        waiter=waiter,
         learners=_learner_comms(comm, plan, names),
         node=node,
         seats=seats,
+        failures=failures,
+        core=None if failures is None else _core(comm, failures),
         _by_class={traffic: MPI.Intracomm(comm.Dup()) for traffic in Traffic},
     )
     if node.bells is not None and node.mail is not None:
         world.on_close(node.bells.close)
         world.on_close(node.mail.close)
     return world
+
+
+def _core_ranks(comm: MPI.Intracomm, failures: Failures) -> list[int]:
+    return [rank for rank in range(comm.size) if rank not in failures.mortal]
+
+
+def _core(comm: MPI.Intracomm, failures: Failures) -> MPI.Intracomm | None:
+    """Collective over `comm`."""
+    mine = comm.rank in _core_ranks(comm, failures)
+    core = comm.Split(0 if mine else MPI.UNDEFINED, comm.rank)
+    return MPI.Intracomm(core) if mine else None
 
 
 def _nobody_sleeps() -> None:

@@ -92,6 +92,12 @@ class RunConfig(Config):
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
         self._check_device()
+        if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
+            key = "deterministic=true" if self.deterministic else "scheme=synchronous"
+            raise ValueError(
+                f"faults.actor_death=continue is not there with {key}, where every rank's part counts; "
+                "use faults.actor_death=end"
+            )
         if self.scheme == "pipeline":
             self._check_pipeline()
         elif self.algorithm.batch_trajectories not in (None, acting):

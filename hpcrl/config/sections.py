@@ -150,7 +150,12 @@ class ReductionConfig(Config):
 
 
 class FaultsConfig(Config):
-    """What becomes of ranks that do not get on."""
+    """What becomes of ranks that die or do not get on."""
+
+    actor_death: Literal["end", "continue"] = "end"
+    """end: any dead rank ends the job (exit code 3). continue: the run goes on without an actor that is killed, as long
+    as each replay rank has another one; the event is noted as `actor_died`. Needs ULFM: Open MPI 5 or newer with
+    `mpiexec --with-ft ulfm`, which `hpcrl run` says by itself; MPICH and srun do not have it."""
 
     stall_timeout_s: float | None = Field(600.0, ge=1)
     """A rank that is stuck in one call for so long, or stopped, is named with the place it is at and ends the job

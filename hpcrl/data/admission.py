@@ -79,6 +79,8 @@ class Admission:
         }
         self._given_up: dict[int, Grant] = {}
         """Dropped while under way; they count against their actor until they come."""
+        self._actors = list(range(actors))
+        """Those that live."""
         self._held_by = [0] * actors
         self._last_of = [-1] * actors
 
@@ -95,9 +97,7 @@ class Admission:
             version = max(self.granted // self.batch - self.max_lag, self._first_version)
         else:
             # of those that hold fewest the one that waits longest: else a batch of one would starve all but the first
-            actor = min(
-                range(len(self._held_by)), key=lambda index: (self._held_by[index], self._last_of[index])
-            )
+            actor = min(self._actors, key=lambda index: (self._held_by[index], self._last_of[index]))
             version = self.published_version
         if self._held_by[actor] >= self.grants_per_actor:
             return None
@@ -163,6 +163,18 @@ class Admission:
             self._given_up[number] = self._under_way.pop(number)
         self.dropped += len(late_here) + len(late_away)
         return late_here
+
+    def lose_actor(self, actor: int) -> int:
+        """An actor is dead: it gets no more grants, and others get those it held; how many these were.
+
+        Not in a deterministic run. One actor must be left.
+        """
+        self._actors.remove(actor)
+        lost = [number for number, grant in self._under_way.items() if grant.actor == actor]
+        for number in lost:
+            del self._under_way[number]
+        self.dropped += len(lost)
+        return len(lost)
 
     @property
     def under_way(self) -> int:

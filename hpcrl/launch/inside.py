@@ -71,7 +71,8 @@ def run_rank(
         wait_until_read()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
-    MPI.Finalize()
+    if MPI.COMM_WORLD.size == 1 or config.faults.actor_death == "end":
+        MPI.Finalize()  # else it would wait for the dead
     board.done()
     return code
 
@@ -80,12 +81,17 @@ def _say_why(error: BaseException, board: Board, flag: SignalFlag) -> None:
     """Name this rank and its failure, unless that is only what the failure of another one does to MPI."""
     from mpi4py import MPI
 
+    from hpcrl.comm.failures import RankLost
+
     before = flag.received
+    if isinstance(error, RankLost) and error.said:
+        return
     if isinstance(error, MPI.Exception) and another_has_failed(
         board.run_dir, lambda: flag.received != before
     ):
         return
-    traceback.print_exc()
+    if not isinstance(error, RankLost):
+        traceback.print_exc()
     if isinstance(error, TimeoutError):
         time.sleep(_LET_OTHERS_SPEAK_S)
     announce_failure(board, f"failed: {type(error).__name__}: {error}")

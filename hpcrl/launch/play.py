@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 T = TypeVar("T")
+_START_S = 600.0
+"""For the slowest rank to come to the end of the start."""
 
 
 class Refused(Exception):
@@ -78,6 +80,10 @@ def play(
     session.cuts.stop_before(end_time)
     if results:
         session.cuts.score = results[0].score
+    if world.failures is not None:
+        # all ranks are here, and need nothing of each other that a death ends
+        world.failures.agree(0, _START_S)
+        board.identify(**who, run_dir=str(run_dir.absolute()), mortal=world.rank in world.failures.mortal)
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _watch_begins(board)], session)
     session.record("edges", edge_rows(world))
@@ -87,10 +93,10 @@ def play(
     if isinstance(records, RecordReceiver):
         records.close()
     code = world.worst_exit_code(int(session.outcome["exit_code"]))
-    causes = world.comm.gather(session.outcome["cause"], world.plan.writer)
+    causes = world.gather(session.outcome["cause"])
     if results:
-        results[0].finish(code, next((cause for cause in causes or [] if cause), ""))
-    world.waiter.until(world.comm.Ibarrier().Test)
+        results[0].finish(code, next((cause for cause in causes if cause), ""))
+    world.meet()
     world.close()
     return code
 

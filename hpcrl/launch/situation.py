@@ -21,6 +21,8 @@ class Situation:
     """Nodes of the scheduler's allocation; 1 where there is none."""
     pmix_only: bool = False
     """The launcher speaks PMIx, and no other interface of MPI processes."""
+    survives_deaths: bool = False
+    """The launcher was told to let the other ranks go on when one dies (mpiexec --with-ft ulfm)."""
 
     @property
     def in_world(self) -> bool:
@@ -49,6 +51,7 @@ def look(environ: Mapping[str, str] | None = None) -> Situation:
             size,
             number("OMPI_COMM_WORLD_LOCAL_SIZE", default=size),
             nodes,
+            survives_deaths=env.get("OMPI_MCA_mpi_ft_enable", "0").lower() in ("1", "true", "yes"),
         )
     if "PMI_SIZE" in env or "PMI_RANK" in env or "PMIX_RANK" in env:
         size = number("PMI_SIZE", default=slurm_size)
@@ -67,6 +70,15 @@ def without_interface(situation: Situation) -> str:
         f"srun started {situation.size} tasks without an MPI interface: each would be rank 0 of 1 and overwrite "
         "the others. Start with srun --mpi=pmi2 (MPICH) or --mpi=pmix (Open MPI), or use mpiexec; "
         "`srun --mpi=list` shows what this Slurm has"
+    )
+
+
+def without_fault_tolerance(situation: Situation) -> str:
+    """The sentence that refuses faults.actor_death=continue where a launcher would end the job. Pure."""
+    return (
+        f"faults.actor_death=continue, but the launcher ({situation.launcher}) ends all ranks when one dies: start "
+        "them with `mpiexec --with-ft ulfm` of Open MPI 5 or newer, also inside a Slurm job (srun cannot do it), or by "
+        "`hpcrl run` alone, which does that; or use faults.actor_death=end"
     )
 
 

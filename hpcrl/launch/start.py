@@ -17,10 +17,10 @@ from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.inside import run_rank
-from hpcrl.launch.launcher import find_launcher, permissions
+from hpcrl.launch.launcher import fault_tolerance, find_launcher, mpi_library, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
-from hpcrl.launch.situation import Situation, look, without_interface
+from hpcrl.launch.situation import Situation, look, without_fault_tolerance, without_interface
 from hpcrl.launch.supervise import Board, end_with_parent, leave, supervised
 from hpcrl.storage.resume import ResumeMode, check_start, finished
 
@@ -84,6 +84,8 @@ def refuse_early(config: RunConfig, situation: Situation, resume: ResumeMode = "
         raise ConfigError(without_interface(situation))
     if situation.in_world:
         fit(config, situation.size)
+        if config.faults.actor_death == "continue" and situation.size > 1 and not situation.survives_deaths:
+            raise ConfigError(without_fault_tolerance(situation))
     if situation.rank == 0:
         check_start(config, resume)
 
@@ -94,14 +96,21 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
     def body(board: Board) -> int:
         return run_rank(config, situation, board, flag, resume)
 
-    code = supervised(body, flag, config.faults.stall_timeout_s)
+    others_go_on = config.faults.actor_death == "continue" and situation.size > 1
+    code = supervised(body, flag, config.faults.stall_timeout_s, others_go_on=others_go_on)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 
 def start_world(config: RunConfig, flag: SignalFlag, resume: ResumeMode = "never") -> int:
     """Start the ranks with the launcher that belongs to mpi4py's MPI library, and wait for them."""
+    options: list[str] = []
+    variables = permissions()
     try:
-        launcher = find_launcher()
+        library = mpi_library()
+        launcher = find_launcher(library)
+        if config.faults.actor_death == "continue":
+            options, tolerant = fault_tolerance(library)
+            variables |= tolerant
     except ConfigError as error:
         if flag.received is None:  # else the terminal's Ctrl-C has ended the probes too
             sys.stderr.write(f"hpcrl: {error}\n")
@@ -114,6 +123,7 @@ def start_world(config: RunConfig, flag: SignalFlag, resume: ResumeMode = "never
         path.write_text(config.to_json())
         command = [
             launcher,
+            *options,
             "-n",
             str(config.world_size),
             sys.executable,
@@ -131,7 +141,7 @@ def start_world(config: RunConfig, flag: SignalFlag, resume: ResumeMode = "never
         # a session of its own: Ctrl-C reaches the ranks once, through the launcher, not a second time by the terminal
         process = subprocess.Popen(
             command,
-            env=environ | permissions(),
+            env=environ | variables,
             start_new_session=True,
             # killed, or its terminal closed: the ranks stop in order instead of running on unseen
             preexec_fn=lambda: end_with_parent(signal.SIGINT),  # noqa: PLW1509 - no threads here

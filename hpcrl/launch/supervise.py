@@ -95,6 +95,11 @@ class Board:
         return f"hpcrl: {name} {cause}{last}"
 
     @property
+    def is_mortal(self) -> bool:
+        """Whether the run goes on when this rank dies."""
+        return bool(self.who().get("mortal", False))
+
+    @property
     def run_dir(self) -> Path | None:
         """The run directory, once there is one."""
         path = self.who().get("run_dir")
@@ -106,6 +111,8 @@ def supervised(
     flag: SignalFlag,
     stall_timeout_s: float | None = None,
     overdue: str | None = None,
+    *,
+    others_go_on: bool = False,
 ) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
@@ -114,6 +121,9 @@ def supervised(
     is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
     what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
     named. Processes that the child leaves behind are ended too.
+
+    `others_go_on`: the launcher ends nobody else when a rank dies, but tells them. A rank without which the run goes on
+    (`Board.identify(mortal=True)`) leaves with FINISHED then.
     """
     board = Board()
     orphans = Orphans()
@@ -149,17 +159,17 @@ def supervised(
         return aftermath.nothing_to_end(board.run_dir, told)
 
     status = watchdog.wait(child, lambda: board.beats, stall_timeout_s, given_up)
-    code = int(ExitCode.RANK_FAILED)
     if status is None:
         _end_stalled(child, board, stall_timeout_s, overdue)
     elif os.WIFEXITED(status) and board.is_done:
-        code = os.WEXITSTATUS(status)
+        orphans.end()
+        return os.WEXITSTATUS(status)
     elif os.WIFEXITED(status):
-        announce_failure(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
+        _announce_death(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
     elif not aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
-        announce_failure(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
+        _announce_death(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
     orphans.end()
-    return code
+    return _code_after_death(board, others_go_on=others_go_on)
 
 
 def announce_failure(board: Board, cause: str) -> None:
@@ -172,6 +182,26 @@ def announce_failure(board: Board, cause: str) -> None:
 
         with contextlib.suppress(OSError):
             mark_failed(board.run_dir, int(ExitCode.RANK_FAILED), line.removeprefix("hpcrl: "))
+
+
+def _announce_death(board: Board, cause: str) -> None:
+    if board.is_mortal:
+        sys.stderr.write(f"{board.line(cause)}; the others go on (faults.actor_death=continue)\n")
+        sys.stderr.flush()
+    else:
+        announce_failure(board, cause)
+
+
+def _code_after_death(board: Board, *, others_go_on: bool) -> int:
+    """What this process leaves with."""
+    if board.is_mortal:
+        return int(ExitCode.FINISHED)  # the launcher is not to see a failure
+    if others_go_on:
+        if "mortal" not in board.who():  # they may be in MPI's own start, where nothing tells them
+            os.kill(os.getppid(), signal.SIGTERM)
+        # Open MPI's launcher tells them of one that left with 0 or was killed, not of one that left with another code
+        os.kill(os.getpid(), signal.SIGKILL)
+    return int(ExitCode.RANK_FAILED)
 
 
 def leave(code: int, *, all_ranks_leave: bool = False) -> int:
@@ -222,7 +252,7 @@ def _end_stalled(child: int, board: Board, limit_s: float | None, overdue: str |
     if overdue is None:
         watchdog.show_stacks(child)
     watchdog.kill(child)
-    watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
+    watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
 
 
 def _signal_name(number: int) -> str:

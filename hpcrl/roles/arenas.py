@@ -45,12 +45,15 @@ def slot_bytes(config: RunConfig, spec: TrajectorySpec) -> int:
 
 def trajectory_rows(config: RunConfig, shard: int) -> int:
     """Rows that a replay rank can need. Pure."""
-    return most_alive(
+    actors = len(range(shard, config.ranks.actors, config.ranks.replay))
+    alive = most_alive(
         batch=len(shard_positions(config, shard)),
         max_lag=config.lag.max_lag,
-        actors=len(range(shard, config.ranks.actors, config.ranks.replay)),
+        actors=actors,
         grants_per_actor=config.comm.slots,
     )
+    # those that were offered to an actor that died are not used again
+    return alive + (actors * config.comm.slots if config.faults.actor_death == "continue" else 0)
 
 
 def shard_positions(config: RunConfig, shard: int) -> list[int]:

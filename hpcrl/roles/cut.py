@@ -60,6 +60,10 @@ class Cuts:
         self.is_root = world.rank == learners[0]
         self.score: Callable[[], float | None] = lambda: None
         """On the rank that writes the results: the recent training return."""
+        self._parts = [part_name(placement) for placement in world.plan.placements]
+        """What makes a set complete: the parts of the living."""
+        if world.failures is not None:
+            world.failures.on_death(self._lose)
 
     def stop_before(self, end_time: float | None) -> None:
         """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
@@ -133,7 +137,7 @@ class Cuts:
         for rank, update, final, digest in self._control.take_parts():
             (placement,) = self._world.plan.of_rank(rank)
             self._note(part_name(placement), update, digest.hex(), final=final)
-        if len(pending.hashes) < len(self._world.plan.placements):
+        if not pending.hashes.keys() >= set(self._parts):
             return None
         settings = self._config.checkpoint
         checkpoint.complete(
@@ -164,8 +168,12 @@ class Cuts:
     def missing(self) -> str:
         """Parts that are not there yet, for a report. On learner 0."""
         there = self._pending.hashes if self._pending is not None else {}
-        names = (part_name(placement) for placement in self._world.plan.placements)
-        return ", ".join(name for name in names if name not in there)
+        return ", ".join(name for name in self._parts if name not in there)
+
+    def _lose(self, rank: int) -> None:
+        """Whatever role has died there writes no more parts; one it has written still counts."""
+        for placement in self._world.plan.of_rank(rank):
+            self._parts.remove(part_name(placement))
 
 
 def part_name(placement: Placement) -> str:

@@ -36,7 +36,6 @@ def env_values(first: int, groups: Sequence[tuple[Obs, Rows | None]]) -> Given:
 
 def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> tuple[Obs, Rows] | None:
     """Observation and state of the environments with these global indices; None where no state was saved. Local."""
-    parts = saved.of_role(role)
     found: list[Rows] = []
 
     def take(values: Values) -> None:
@@ -46,8 +45,8 @@ def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> tuple[
         wanted = slice(max(indices.start, first) - first, min(indices.stop, last) - first)
         found.append({name: array[wanted] for name, array in rows.items()})
 
-    for role_rank, part in enumerate(parts):
-        theirs = share(num_envs, len(parts), role_rank)
+    for part in saved.of_role(role):  # of an actor that had died there is none
+        theirs = share(num_envs, saved.meta["acting_ranks"], int(part.rpartition("-")[2]))
         if theirs.start < indices.stop and indices.start < theirs.stop:
             saved.restore(part, "envs", take)
     names = found[0].keys() if found else set()

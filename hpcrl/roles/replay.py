@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpcrl.comm.failures import RankLost
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.replay_link import SLOTS, BatchServer
 from hpcrl.comm.rows import Bytes, RowReceiver
@@ -54,6 +55,10 @@ class ReplayShard:
         self._positions = shard_positions(config, shard)
         actors = range(placement.role_rank, config.ranks.actors, config.ranks.replay)
         actor_ranks = [world.plan.ranks("actor")[index] for index in actors]
+        self._actors = {rank: index for index, rank in enumerate(actor_ranks)}
+        """Living actors of this replay rank: world rank -> number in `admission`."""
+        if world.failures is not None:
+            world.failures.on_death(self.lose_actor)
         self._arena = session.arenas.trajectories
         self._trajectories: list[RowReceiver] = [
             world.row_receiver(rank, Tag.TRAJECTORY, self._arena) for rank in actor_ranks
@@ -134,6 +139,28 @@ class ReplayShard:
                 with self._timers("replay.insert"):
                     self._insert(row)
         return progress
+
+    def lose_actor(self, rank: int) -> None:
+        """An actor is dead: take in what it has sent, and let the others do what it had under way.
+
+        The rows that were offered to it stay with it: MPI may still write to one. Raises RankLost when none is left.
+        """
+        if rank not in self._actors:
+            return
+        world, published = self._session.world, self.admission.published_version
+        (placement,) = world.plan.of_rank(rank)
+        self.receive()
+        actor = self._actors.pop(rank)
+        if not self._actors:
+            raise RankLost(
+                f"actor {placement.role_rank} (rank {rank}) has died, the last that gives to replay rank "
+                f"{self._placement.role_rank}"
+            )
+        lost = self.admission.lose_actor(actor)
+        text = (
+            f"on {world.seats[rank]['node']}, after version {published}; {lost} trajectories under way lost"
+        )
+        record_event(self._session, placement, "actor_died", text)
 
     def cut(self, update: int) -> bool:
         """Take in what has been granted; once all is here, pass the mark on and write this rank's part."""

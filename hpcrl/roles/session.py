@@ -125,9 +125,9 @@ def drain(ready: Callable[[], bool], session: Session) -> RoleLoop:
 
 def run_roles(loops: list[RoleLoop], session: Session) -> None:
     """Run the roles of this rank in turn until all have returned. Local; idles politely when none progresses."""
-    waiter = session.world.waiter
+    waiter, failures = session.world.waiter, session.world.failures
     while loops:
-        progress = False
+        progress = failures is not None and failures.poll()
         for loop in list(loops):
             session.control.poll()
             try:
@@ -157,13 +157,13 @@ def record_timers(session: Session, placement: Placement, timers: Timers) -> Non
 
 
 def record_event(session: Session, placement: Placement, kind: str, text: str, count: int = 1) -> None:
-    """Hand a fault, drop or interruption to the writer."""
+    """Hand a fault, drop or interruption to the writer. `placement`: whom it befell."""
     row = table_row(
         "events",
         kind=kind,
         role=placement.role,
         role_rank=placement.role_rank,
-        world_rank=session.world.rank,
+        world_rank=placement.world_rank,
         count=count,
         text=text,
     )

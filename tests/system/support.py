@@ -138,17 +138,19 @@ def start(
     mpiexec: int | None = None,
     resume: str | None = None,
     environ: Mapping[str, str] | None = None,
+    python: str = sys.executable,
 ) -> Iterator[Running]:
     """Start `hpcrl run` in `folder` with --set for every setting; nothing of it outlives the block.
 
     `recipe`: what to run, or values that are written to a JSON file first. `ranks`: --ranks. `mpiexec`: start that
-    many ranks by the launcher instead of letting `hpcrl run` do it. `resume`: --resume.
+    many ranks by the launcher instead of letting `hpcrl run` do it. `resume`: --resume. `python`: of another
+    environment.
     """
     folder.mkdir(parents=True, exist_ok=True)
     if not isinstance(recipe, str):
         (folder / "job.json").write_text(json.dumps(recipe))
         recipe = "job.json"
-    command = [sys.executable, "-m", "hpcrl", "run", recipe]
+    command = [python, "-m", "hpcrl", "run", recipe]
     for setting in settings:
         command += ["--set", setting]
     if ranks is not None:

@@ -57,6 +57,14 @@ CONTRADICTIONS = {
         {"deterministic": True, "lag": {"publish_every_updates": 2}},
         ["deterministic", "lag.publish_every_updates=1"],
     ),
+    "deterministic without an actor": (
+        {"deterministic": True, "lag": {"max_lag": 1}, "faults": {"actor_death": "continue"}},
+        ["faults.actor_death=continue", "deterministic=true", "faults.actor_death=end"],
+    ),
+    "synchronous without a worker": (
+        {"scheme": "synchronous", "faults": {"actor_death": "continue"}},
+        ["faults.actor_death=continue", "scheme=synchronous", "faults.actor_death=end"],
+    ),
     "published too rarely": (
         {"lag": {"max_lag": 1, "publish_every_updates": 3}},
         ["lag.max_lag=1", "lag.publish_every_updates", "2"],

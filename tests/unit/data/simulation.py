@@ -38,6 +38,7 @@ class Setup:
     batches_ahead: int = 2
     message_time: float = 0.3
     pause: tuple[float, float] | None = None  # actor 0 of shard 0 sleeps from, for how long
+    death: float | None = None  # when actor 0 of shard 0 dies
     seed: int = 0
 
 
@@ -49,6 +50,7 @@ class Actor:
     grants: deque[Any] = field(default_factory=deque)
     busy: bool = False
     version: int = -1
+    dead: bool = False
 
 
 @dataclass
@@ -61,6 +63,7 @@ class Shard:
     accepted: list[int] = field(default_factory=list)
     refused: list[int] = field(default_factory=list)
     dropped_here: list[int] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)  # with an actor that died
     batches: list[list[int]] = field(default_factory=list)
     granted: dict[int, Any] = field(default_factory=dict)
     arrived_batches: dict[int, list[int]] = field(default_factory=dict)
@@ -106,6 +109,8 @@ class Simulation:
     def run(self) -> Simulation:
         setup = self.setup
         self._publish(setup.first_version)
+        if setup.death is not None:
+            self._later(setup.death, self._die)
         for _ in range(setup.batches_ahead):
             self._ask()
         while self.updates < self._end:
@@ -180,6 +185,8 @@ class Simulation:
             while (grant := shard.admission.next_grant()) is not None:
                 if grant.number in shard.granted:
                     raise ContractBrokenError(f"grant {grant.number} was issued twice")
+                if self.actors[index][grant.actor].dead:
+                    raise ContractBrokenError(f"grant {grant.number} went to a dead actor")
                 shard.granted[grant.number] = grant
                 self._check_rows(index, shard)
                 actor = self.actors[index][grant.actor]
@@ -188,7 +195,8 @@ class Simulation:
                 pass
 
     def _check_rows(self, index: int, shard: Shard) -> None:
-        gone = self.setup.batch * len(shard.batches) + len(shard.dropped_here) + len(shard.refused)
+        gone = self.setup.batch * len(shard.batches) + len(shard.dropped_here)
+        gone += len(shard.refused) + len(shard.lost)
         most = most_alive(
             batch=self.setup.batch,
             max_lag=self.setup.max_lag,
@@ -218,7 +226,18 @@ class Simulation:
         self._later(self._travel(), self._receive_batch, shard, update, numbers)
         return True
 
+    def _die(self) -> None:
+        shard, actor = self.shards[0], self.actors[0][0]
+        actor.dead = True
+        away = set(shard.granted) - set(shard.accepted) - set(shard.refused)
+        shard.lost = {number for number in away if shard.granted[number].actor == 0}
+        before = shard.admission.dropped
+        if shard.admission.lose_actor(0) != shard.admission.dropped - before:
+            raise ContractBrokenError("what was lost was not counted")
+
     def _arrive(self, shard: Shard, number: int) -> None:
+        if number in shard.lost:
+            return
         if shard.admission.arrive(number):
             shard.accepted.append(number)
             shard.here.add(number)
@@ -234,10 +253,10 @@ class Simulation:
             raise ContractBrokenError("a trajectory that arrived was lost")
         if shard.admission.waiting != len(shard.here):
             raise ContractBrokenError("the number of waiting trajectories is wrong")
-        refused_and_dropped = len(shard.refused) + len(shard.dropped_here)
+        refused_and_dropped = len(shard.refused) + len(shard.dropped_here) + len(shard.lost)
         if shard.admission.dropped < refused_and_dropped:
             raise ContractBrokenError("a drop was not counted")
-        under_way = len(shard.granted) - len(shard.accepted) - len(shard.refused)
+        under_way = len(shard.granted) - len(shard.accepted) - len(shard.refused) - len(shard.lost)
         late = shard.admission.dropped - refused_and_dropped
         if shard.admission.under_way != under_way - late:
             raise ContractBrokenError(f"shard {index}: {under_way - late} trajectories are under way")

@@ -12,12 +12,13 @@ SPEEDS = st.sampled_from((0.1, 0.5, 1.0, 10.0))
 def setups(draw, deterministic):
     max_lag = draw(st.sampled_from((0, 1) if deterministic else (0, 1, 2, 8)))
     publish_every = 1 if deterministic else draw(st.integers(1, min(3, max_lag + 1)))
+    shards = draw(st.lists(st.lists(SPEEDS, min_size=1, max_size=4).map(tuple), min_size=1, max_size=3))
+    mortal = not deterministic and len(shards[0]) > 1
     return Setup(
         max_lag=max_lag,
         batch=draw(st.integers(1, 7)),
-        actor_times=tuple(
-            draw(st.lists(st.lists(SPEEDS, min_size=1, max_size=4).map(tuple), min_size=1, max_size=3))
-        ),
+        actor_times=tuple(shards),
+        death=draw(st.sampled_from((None, 0.2, 7.0, 60.0))) if mortal else None,
         update_time=draw(st.sampled_from((0.05, 1.0, 20.0))),
         publish_every=publish_every,
         overdue="wait" if deterministic else draw(st.sampled_from(("wait", "drop"))),
@@ -75,6 +76,17 @@ def test_a_paused_actor_that_wakes_up_later(overdue, seed):
     assert bool(shard.refused) == (overdue == "drop")
     last = [number for batch in shard.batches[-20:] for number in batch]
     assert {shard.granted[number].actor for number in last} == {0, 1, 2}
+
+
+@pytest.mark.parametrize("overdue", ["wait", "drop"])
+def test_others_do_what_a_dead_actor_held(overdue):
+    setup = Setup(
+        max_lag=1, batch=2, actor_times=((5.0, 1.0, 1.0),), overdue=overdue, death=20.0, updates=100
+    )
+    shard = run(setup).shards[0]
+    assert shard.lost and shard.admission.dropped >= len(shard.lost)
+    last = [number for batch in shard.batches[-20:] for number in batch]
+    assert {shard.granted[number].actor for number in last} == {1, 2}
 
 
 def test_nothing_is_dropped_unless_asked_for():

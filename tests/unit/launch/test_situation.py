@@ -1,6 +1,8 @@
 import pytest
 
+from hpcrl.config import ConfigError, RunConfig
 from hpcrl.launch.situation import Situation, crowded, look, mismatch, no_interface
+from hpcrl.launch.start import refuse_early
 
 SLURM_JOB = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
 # the batch step: sbatch runs the script itself with these
@@ -147,3 +149,26 @@ def test_ranks_are_on_the_nodes_of_the_job(nodes, size, hosts, wanted, parts):
     assert (text is None) == (parts is None)
     for part in parts or ():
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("environ", "survives"),
+    [
+        (OPENMPI, False),
+        (OPENMPI | {"OMPI_MCA_mpi_ft_enable": "0"}, False),
+        (OPENMPI | {"OMPI_MCA_mpi_ft_enable": "1"}, True),
+        (HYDRA | {"OMPI_MCA_mpi_ft_enable": "1"}, False),
+        (STEP | {"PMIX_RANK": "1", "SLURM_STEP_NUM_TASKS": "3", "OMPI_MCA_mpi_ft_enable": "1"}, False),
+    ],
+)
+def test_only_a_launcher_that_lets_others_go_on_may_run_without_an_actor(environ, survives):
+    values = {"name": "x", "env": {"id": "x"}, "algorithm": {"name": "impala"}}
+    config = RunConfig.parse(values | {"faults": {"actor_death": "continue"}})
+    situation = look(environ)
+    assert situation.rank != 0  # whose look at the run directory is left out
+    if survives:
+        refuse_early(config, situation)
+    else:
+        with pytest.raises(ConfigError, match="mpiexec --with-ft ulfm") as refusal:
+            refuse_early(config, situation)
+        assert f"({situation.launcher})" in str(refusal.value)

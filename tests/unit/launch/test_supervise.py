@@ -25,7 +25,7 @@ flag.install()
 def body(board):
 {body}
 
-sys.exit(supervised(body, flag, 1.0))
+sys.exit(supervised(body, flag, 1.0, others_go_on="others go on" in sys.argv))
 """
 IDENTIFY = """
 board.identify(role="actor", role_rank=3, rank=5, node="n7")
@@ -335,3 +335,24 @@ def test_the_end_of_a_step_of_slurm_does_not_change_the_code(code, rank, waits):
         text=True,
     )
     assert (done.returncode, done.stderr) == (code, "waits\n" if waits else "")
+
+
+@pytest.mark.parametrize(("mortal", "code"), [(True, 0), (False, -signal.SIGKILL)])
+def test_where_the_others_go_on(tmp_path, mortal, code):
+    """A rank they can do without leaves without a fault; one they need is seen to be killed."""
+    body = IDENTIFY + f"board.identify(mortal={mortal}, **board.who(), run_dir={str(tmp_path)!r})\n"
+    process = start(body + "os.kill(os.getpid(), signal.SIGKILL)", "others go on")
+    found, _, errors = end(process)
+    assert found == code
+    assert errors.startswith(f"{PLACE}was killed by SIGKILL{PROGRESS}")
+    assert ("the others go on" in errors) == mortal
+    assert (tmp_path / "status.json").exists() != mortal
+
+
+def test_a_rank_that_dies_before_they_all_are_there_ends_the_job():
+    """Its launcher is told: here the shell that started it."""
+    inner = PROGRAM.format(body="    os.kill(os.getpid(), signal.SIGKILL)")
+    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], 'others go on'])"
+    ended = subprocess.run([sys.executable, "-c", outer, inner], capture_output=True, text=True, check=False)
+    assert ended.returncode == -signal.SIGTERM
+    assert "(during start-up) was killed by SIGKILL" in ended.stderr
