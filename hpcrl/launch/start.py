@@ -81,7 +81,11 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
     def body(board: Board) -> int:
         return run_rank(config, situation, board, flag, resume)
 
-    code = supervised(body, flag, config.faults.stall_timeout_s)
+    faults = config.faults
+    if not faults.has("signal-handlers"):
+        flag.remove()
+    limit_s = faults.stall_timeout_s if faults.has("watchdog") else None
+    code = supervised(body, flag, limit_s, names_the_dead=faults.has("supervisor"))
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

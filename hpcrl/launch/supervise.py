@@ -88,7 +88,10 @@ class Board:
         name = f"{who.get('role', 'rank')} {who.get('role_rank', '')}".strip()
         where = f" (rank {who['rank']} on {who['node']})" if "rank" in who else " (during start-up)"
         last = f"; last progress: {self.progress()}" if self.progress() else ""
-        return f"hpcrl: {name}{where} {cause}{last}"
+        words = (
+            f"hpcrl: {name}{where} {cause}{last}".split()
+        )  # what HDF5 says of a full disk has several lines
+        return " ".join(words)
 
     @property
     def run_dir(self) -> Path | None:
@@ -97,12 +100,19 @@ class Board:
         return Path(path) if path else None
 
 
-def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: float | None = None) -> int:
+def supervised(
+    body: Callable[[Board], int],
+    flag: SignalFlag,
+    stall_timeout_s: float | None = None,
+    *,
+    names_the_dead: bool = True,
+) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never).
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). Without
+    `names_the_dead` a death is passed on without a word, as ERROR.
     """
     board = Board()
     sys.stdout.flush()
@@ -140,6 +150,8 @@ def supervised(body: Callable[[Board], int], flag: SignalFlag, stall_timeout_s: 
         return int(ExitCode.RANK_FAILED)
     if os.WIFEXITED(status) and board.is_done:
         return os.WEXITSTATUS(status)
+    if not names_the_dead:
+        return int(ExitCode.ERROR)
     if os.WIFSIGNALED(status):
         cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
     else:

@@ -46,6 +46,7 @@ class Cuts:
         """Local. `saved`: what this run goes on from."""
         self._world, self._config, self._control = world, config, control
         self._run_dir = run_dir
+        self._aside = config.faults.has("atomic-rename")
         self.saved = saved
         self.first_update = 0 if saved is None else saved.update
         """Updates of the attempts before."""
@@ -109,7 +110,7 @@ class Cuts:
     ) -> None:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
-        found = checkpoint.write_part(self._run_dir, update, part, components)
+        found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
         if self.is_root:
             self._note(part, update, found, final=final)
         else:
@@ -127,8 +128,14 @@ class Cuts:
             self._note(part_name(placement), update, digest.hex(), final=final)
         if len(pending.hashes) < len(self._world.plan.placements):
             return None
-        keep = self._config.checkpoint.keep
-        checkpoint.complete(self._run_dir, pending.update, pending.hashes, meta=pending.meta, keep=keep)
+        checkpoint.complete(
+            self._run_dir,
+            pending.update,
+            pending.hashes,
+            meta=pending.meta,
+            keep=self._config.checkpoint.keep,
+            aside=self._aside,
+        )
         self._pending = None
         self._last_time = time.perf_counter()
         took_s = self._last_time - pending.begun

@@ -70,22 +70,24 @@ class Saved:
         load(values)
 
 
-def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, Given]) -> str:
+def write_part(
+    run_dir: Path, update: int, part: str, components: Mapping[str, Given], *, aside: bool = True
+) -> str:
     """Write a rank's part of the set of `update` aside; the SHA-256 of its file. Local.
 
     Raises ValueError for a value or name that cannot be stored, OSError when the disk refuses; sets that are complete
-    are untouched in both cases.
+    are untouched in both cases. `aside`: False writes under the final names at once (faults.without=atomic-rename).
     """
     if update < 0:
         raise ValueError(f"update={update} must be at least 0")
     if not _NAME.fullmatch(part):
         raise ValueError(f"part name {part!r}: use letters, digits, '.', '_' and '-'")
     reached("part begun")
-    folder = _aside(run_dir, update)
+    folder = _folder(run_dir, update, aside=aside)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.h5"
-    aside = folder / f".{part}.h5.tmp"
-    with h5py.File(aside, "w", locking=False) as file:
+    being_written = folder / f".{part}.h5.tmp" if aside else path
+    with h5py.File(being_written, "w", locking=False) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
@@ -93,61 +95,70 @@ def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, G
             group.attrs["version"] = COMPONENTS[name].version
             _write_component(group, f"{part}/{name}", values)
     reached("part written")
-    sync(aside)
-    found = _sha256(aside)
-    aside.rename(path)
+    sync(being_written)
+    found = _sha256(being_written)
+    being_written.rename(path)
     sync(folder)
     reached("part renamed")
     return found
 
 
 def complete(
-    run_dir: Path, update: int, hashes: Mapping[str, str], *, meta: Mapping[str, Any], keep: int = 2
+    run_dir: Path,
+    update: int,
+    hashes: Mapping[str, str],
+    *,
+    meta: Mapping[str, Any],
+    keep: int = 2,
+    aside: bool = True,
 ) -> Path:
     """Make the parts that were written aside the checkpoint of `update`; only the root, after all of them. Local.
 
     hashes: part -> SHA-256. A set of the same update is replaced; of the others up to this update the newest `keep`
-    stay, this one counted. Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
+    stay, this one counted. `aside`: as for `write_part`. Returns the checkpoint's folder. Raises FileNotFoundError when
+    a part is not there.
     """
     if keep < 1:
         raise ValueError(f"keep={keep} must be at least 1")
     reached("all parts there")
-    base, aside = run_dir / "checkpoints", _aside(run_dir, update)
+    base, folder = run_dir / "checkpoints", _folder(run_dir, update, aside=aside)
     for part in hashes:
-        if not (aside / f"{part}.h5").is_file():
-            raise FileNotFoundError(f"{aside / part}.h5 was written, but is not there")
+        if not (folder / f"{part}.h5").is_file():
+            raise FileNotFoundError(f"{folder / part}.h5 was written, but is not there")
     files = {f"{part}.h5": value for part, value in sorted(hashes.items())}
     manifest = {"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)}
-    (aside / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync(aside / _MANIFEST)
-    sync(aside)
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sync(folder / _MANIFEST)
+    sync(folder)
     reached("manifest written")
     final = base / f"{update:012d}"
-    _discard(final)
-    aside.rename(final)
+    if aside:
+        _discard(final)
+        folder.rename(final)
     sync(base)
     reached("set renamed")
-    for old in [path for path in _sets(base) if path.name <= final.name][keep:]:
+    for old in [path for path in find_sets(run_dir) if path.name <= final.name][keep:]:
         _discard(old)
     remove_leftovers(run_dir)
     reached("old sets removed")
     return final
 
 
-def newest(run_dir: Path) -> Saved:
+def newest(run_dir: Path, *, compare: bool = True) -> Saved:
     """The newest checkpoint whose files all match their hashes. Local.
 
     Damaged sets are passed over with a warning that names the damaged file; sets are never mixed. Raises
-    FileNotFoundError when there is no checkpoint, ValueError when all are damaged.
+    FileNotFoundError when there is no checkpoint, ValueError when all are damaged. `compare`: False takes files as they
+    are, hash or no hash (faults.without=checkpoint-hashes).
     """
     base = Path(run_dir) / "checkpoints"
-    sets = _sets(base)
+    sets = find_sets(run_dir)
     if not sets:
         raise FileNotFoundError(f"no checkpoint in {base}")
     faults = []
     for path in sets:
         try:
-            return _verified(path)
+            return verify(path, compare=compare)
         except (ValueError, OSError) as error:
             _log.warning("checkpoint passed over: %s", error)
             faults.append(str(error))
@@ -163,7 +174,7 @@ def remove_leftovers(run_dir: Path) -> None:
 def set_aside_newer(run_dir: Path, update: int) -> list[Path]:
     """Rename sets above `update`, which were found damaged, to damaged-*: they will be saved anew. Local."""
     moved = []
-    for path in _sets(Path(run_dir) / "checkpoints"):
+    for path in find_sets(run_dir):
         if int(path.name) > update:
             numbers = (path.with_name(f"damaged-{path.name}-{number}") for number in range(1, 10**6))
             moved.append(path.rename(next(name for name in numbers if not name.exists())))
@@ -174,7 +185,16 @@ def reached(step: str) -> None:
     """A step of saving is done. Nothing happens here; tests end the process at each."""
 
 
-def _verified(path: Path) -> Saved:
+def find_sets(run_dir: Path) -> list[Path]:
+    """Checkpoints under their final names, newest first; nothing is verified. Local."""
+    base = Path(run_dir) / "checkpoints"
+    if not base.is_dir():
+        return []
+    return sorted((path for path in base.iterdir() if path.name.isdigit() and path.is_dir()), reverse=True)
+
+
+def verify(path: Path, *, compare: bool = True) -> Saved:
+    """The checkpoint in this folder. Raises ValueError that names what is missing or, if compared, damaged."""
     manifest = read_json(path / _MANIFEST)
     if manifest is None or not {"format", "update", "sha256", "meta"} <= manifest.keys():
         raise ValueError(f"{path / _MANIFEST} is missing or not a manifest")
@@ -185,14 +205,14 @@ def _verified(path: Path) -> Saved:
     for name, expected in manifest["sha256"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name} is missing")
-        if _sha256(path / name) != expected:
+        if compare and _sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
     parts = tuple(name.removesuffix(".h5") for name in manifest["sha256"])
     return Saved(path, manifest["update"], manifest["meta"], parts)
 
 
-def _aside(run_dir: Path, update: int) -> Path:
-    return Path(run_dir) / "checkpoints" / f".tmp-{update:012d}"
+def _folder(run_dir: Path, update: int, *, aside: bool) -> Path:
+    return Path(run_dir) / "checkpoints" / f"{'.tmp-' if aside else ''}{update:012d}"
 
 
 def _write_component(group: h5py.Group, where: str, values: Given) -> None:
@@ -237,13 +257,6 @@ def _decode(data: npt.NDArray[Any], kind: str) -> Value:
     if kind == "int":
         return int(data.tobytes())
     return float(data) if kind == "float" else data
-
-
-def _sets(base: Path) -> list[Path]:
-    """Checkpoints under their final names, newest first."""
-    if not base.is_dir():
-        return []
-    return sorted((path for path in base.iterdir() if path.name.isdigit() and path.is_dir()), reverse=True)
 
 
 def _discard(path: Path) -> None:
