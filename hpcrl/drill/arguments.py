@@ -14,7 +14,7 @@ EXERCISES = {
     "kill-save": "SIGKILL to the rank that completes checkpoints, while one is being written",
     "stall": "SIGSTOP to a rank, for good",
     "delay": "SIGSTOP and SIGCONT, half of the stall limit apart, to one rank of each role",
-    "signal": "SIGUSR1 to every rank, twice",
+    "signal": "SIGUSR1 to every rank, twice, then SIGTERM",
     "disk-full": "no file can grow any more",
     "corrupt": "a byte of the newest checkpoint is another one than was written",
     "second-writer": "a second run in the run directory of one under way",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -53,12 +54,20 @@ def drill_command(recipe: str, overrides: Sequence[str], num_ranks: int | None, 
     logging.getLogger("hpcrl").addHandler(logging.NullHandler())  # of damaged files only the findings tell
     folder = make_folder(config)
     drill = Drill(config, num_ranks, folder, options.stall_timeout_s, options.bound_s)
-    findings = [do_exercise(name, drill) for name in names]
+    findings: list[Finding] = []
+    interrupted = False
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: no run outlives its exercise
+    try:
+        for name in names:
+            findings.append(do_exercise(name, drill))  # noqa: PERF401 - these stay when interrupted
+    except KeyboardInterrupt:
+        interrupted = True
+        sys.stderr.write("drill: interrupted\n")
     kept = str(folder) if any(folder.iterdir()) else None
     if kept is None:
         folder.rmdir()
     report(findings, without, kept, as_json=options.as_json)
-    failed = any(finding.outcome == "failed" for finding in findings)
+    failed = interrupted or any(finding.outcome == "failed" for finding in findings)
     return ExitCode.ERROR if failed else ExitCode.FINISHED
 
 

@@ -80,7 +80,7 @@ def delay(drill: Drill) -> str:
 
 
 def signals(drill: Drill) -> str:
-    """SIGUSR1 to every rank on this host, twice."""
+    """SIGUSR1 to every rank on this host, twice, and SIGTERM."""
     with drill.start() as run:
         run.until_working()
         _stop_in_order(run, run.ranks())
@@ -146,7 +146,9 @@ def nan(drill: Drill) -> str:
     env = drill.config.env.to_dict()
     outer = {"engine": "custom", "id": "hpcrl.envs:make_with_nan_rewards", "kwargs": {"env": env}}
     config = RunConfig.parse(drill.config.to_dict() | {"env": env | outer})
-    with drill.start(config=config) as run:
+    most = drill.config.algorithm.max_nonfinite_updates
+    budget = (most + 2) * drill.update_env_steps  # reached only if nobody minds
+    with drill.start(f"budget.env_steps={budget}", config=config) as run:
         ended = run.wait("every reward was NaN")
         run.check_gone(drill.bound_s)
     _expect_code(ended, ExitCode.LEARNING_FAILED)
@@ -163,7 +165,6 @@ def nan(drill: Drill) -> str:
     saved.restore(root, "algorithm", look)
     if bad:
         raise NotHeldError(f"NaN was learned: {', '.join(bad)} of update {saved.update}")
-    most = drill.config.algorithm.max_nonfinite_updates
     return f"ended with exit code {ended.code} after {most} updates, none applied"
 
 
@@ -190,10 +191,10 @@ def _expect_named_end(drill: Drill, run: DrilledRun, rank: Rank, cause: str, wit
     """The job ends within `within_s`, names this rank with this cause, and leaves nothing running."""
     began = time.monotonic()
     ended = run.wait(f"{rank} had to be missed", within_s)
-    _expect_code(ended, ExitCode.RANK_FAILED)
     lines = [line for line in ended.stderr.splitlines() if line.startswith("hpcrl: ")]
     if not any(f"(rank {rank.world_rank} on " in line and cause in line for line in lines):
         raise NotHeldError(f"nobody says that {rank} {cause}: {ended.last_words}")
+    _expect_code(ended, ExitCode.RANK_FAILED)
     run.check_gone(max(1.0, within_s - (time.monotonic() - began)))
     status = read_json(drill.run_dir / "status.json") or {}
     if cause not in str(status.get("cause")):
@@ -201,10 +202,10 @@ def _expect_named_end(drill: Drill, run: DrilledRun, rank: Rank, cause: str, wit
 
 
 def _stop_in_order(run: DrilledRun, ranks: list[Rank]) -> None:
-    """SIGUSR1 to these ranks, and once more; the run stops with RESUME_ME."""
-    for _ in range(2):
+    """SIGUSR1 to these ranks, twice, and SIGTERM as at a scheduler's limit; the run stops with RESUME_ME."""
+    for number in (signal.SIGUSR1, signal.SIGUSR1, signal.SIGTERM):  # MPICH alone would ignore SIGUSR1
         for rank in ranks:
-            send(rank.pid, signal.SIGUSR1)
+            send(rank.pid, number)
         time.sleep(0.05)
     _expect_code(run.wait("SIGUSR1"), ExitCode.RESUME_ME)
 

@@ -54,3 +54,5 @@ def test_without_a_protection_the_exercise_that_needs_it_fails(tmp_path, protect
     (finding,) = printed["findings"]
     assert (finding["exercise"], finding["outcome"]) == (exercise, "failed")
     assert seen in finding["detail"]
+    (first,) = (tmp_path / "runs").rglob("start-1.err")
+    assert f"faults.without: {protection}" in first.read_text()

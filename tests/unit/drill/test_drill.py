@@ -23,6 +23,7 @@ TOY = {"name": "toy", "env": {"id": "chain", "engine": "toy"}, "algorithm": {"na
 @pytest.fixture
 def drill(tmp_path, monkeypatch, capsys):
     """Run the command with exercises that only answer; gives its code, findings and what is left."""
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)
     (tmp_path / "job.json").write_text(json.dumps(TOY | {"storage": {"runs_dir": str(tmp_path / "runs")}}))
 
     def run(answers, *arguments):
@@ -68,6 +69,12 @@ def test_what_failed_decides_and_stays(drill):
     assert outcomes["stall"] == ("not tried", "no such rank")
     assert outcomes["nan"] == ("held", "well")
     assert [path.name for path in Path(printed["kept"]).iterdir()] == ["kill"]
+
+
+def test_an_interrupted_drill_did_not_hold(drill):
+    code, printed = drill({"stall": raising(KeyboardInterrupt())})
+    assert code == ExitCode.ERROR
+    assert [one["exercise"] for one in printed["findings"]] == ["kill", "kill-save"]
 
 
 def test_what_was_not_tried_did_not_fail(drill):
