@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from hpcrl.config import PROTECTIONS, ConfigError, ExitCode, RunConfig
@@ -131,10 +132,10 @@ def render(findings: Sequence[Finding]) -> Table:
     """Lay out the findings for rich. Pure."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for column in ("exercise", "protection", "seconds", "what was seen"):
-        table.add_column(
-            column, justify="right" if column == "seconds" else "left", no_wrap=column != "what was seen"
-        )
+        last = column == "what was seen"
+        justify: Literal["left", "right"] = "right" if column == "seconds" else "left"
+        table.add_column(column, justify=justify, no_wrap=not last, overflow="fold")
     for finding in findings:
         outcome = f"[{_STYLES[finding.outcome]}]{finding.outcome}[/]"
-        table.add_row(finding.exercise, outcome, f"{finding.seconds:.1f}", finding.detail)
+        table.add_row(finding.exercise, outcome, f"{finding.seconds:.1f}", escape(finding.detail))
     return table

@@ -160,7 +160,7 @@ def test_a_signal_that_came_before_the_rank_started_reaches_it():
     program = PROGRAM.replace("flag.install()", "flag.install(); os.kill(os.getpid(), signal.SIGUSR1)")
     body = "    print(flag.received); board.done(); return 75"
     done = subprocess.run(
-        [sys.executable, "-c", program.format(body=body)],
+        [sys.executable, "-c", program.format(body=body, options="")],
         capture_output=True,
         text=True,
         timeout=60,
