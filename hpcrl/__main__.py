@@ -11,6 +11,7 @@ from typing import Any
 
 from hpcrl import __version__
 from hpcrl.config import ConfigError, ExitCode
+from hpcrl.drill import arguments as drilling
 
 _RUN_HELP = """\
 RECIPE is path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file with a
@@ -133,6 +134,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
     doctor.set_defaults(command=_doctor)
+
+    drill = drilling.add_command(commands)
+    _add_recipe(drill)
+    drill.set_defaults(command=_drill)
 
     check = commands.add_parser("check", help="test an environment of yours against what hpcrl expects")
     check.add_argument("path", metavar="PACKAGE.MODULE:MAKE", help="also gymnasium:ID, envpool:ID or toy:ID")
@@ -273,6 +278,12 @@ def _doctor(arguments: argparse.Namespace) -> int:
     measure = None if arguments.no_speed else "hpcrl.bench.mpi.speeds:speeds"
     recipe = (arguments.recipe, arguments.overrides, arguments.ranks)
     return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit))
+
+
+def _drill(arguments: argparse.Namespace) -> int:
+    from hpcrl.drill.command import drill_command
+
+    return drill_command(arguments.recipe, arguments.overrides, arguments.ranks, drilling.options(arguments))
 
 
 def _check(arguments: argparse.Namespace) -> int:

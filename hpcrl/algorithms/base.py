@@ -111,6 +111,8 @@ class Batch:
     """Columns of all learners together."""
     update: int
     """Number of this update (0 for the first): together with the seed it fixes the minibatch partition."""
+    check_finite: bool = True
+    """False (faults.without=finite-check): step along a gradient that is not finite, too."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

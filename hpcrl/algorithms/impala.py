@@ -42,11 +42,12 @@ class Impala(ActorCriticAlgorithm):
         samples = int(batch.fields["valid"].sum())
         gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
         learning_rate = self.learning_rate(progress)
-        if gradient.finite and gradient.samples:
+        applied = gradient.finite or not batch.check_finite
+        if applied and gradient.samples:
             self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         metrics.grad_norms.append(gradient.norm)
         means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=gradient.finite)
+        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
 
     def _loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
         """Sum of the loss over the valid env_steps of some columns; adds to `metrics`."""

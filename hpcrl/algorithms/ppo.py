@@ -68,7 +68,7 @@ class PPO(ActorCriticAlgorithm):
         applied = True
         for index in self._minibatches(batch):
             gradient = self._gradient(samples, index, reducer, metrics)
-            if not gradient.finite:
+            if batch.check_finite and not gradient.finite:
                 self.load_state(before)
                 applied = False
                 break

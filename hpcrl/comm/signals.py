@@ -19,6 +19,11 @@ class SignalFlag:
         for number in SIGNALS:
             signal.signal(number, self._set)
 
+    def remove(self) -> None:
+        """Let the signals end this process again, as they do by default (main thread only)."""
+        for number in SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
     def _set(self, number: int, frame: FrameType | None) -> None:
         if self.received is None:
             self.received = signal.Signals(number).name

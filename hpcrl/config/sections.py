@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from hpcrl.config.base import Config
+from hpcrl.config.protections import Protection
 
 
 class EnvConfig(Config):
@@ -161,6 +162,12 @@ class FaultsConfig(Config):
     """A rank that is stuck in one call for so long, or stopped, is named with the place it is at and ends the job
     (exit code 3). Must be longer than the longest env_step (all environments of a group), update, evaluation step
     (all episodes) and save of a checkpoint. Start-up is not limited. null: wait for ever, as for a debugger."""
+    without: tuple[Protection, ...] = ()
+    """Protections that are switched off: only for `hpcrl drill --without`, never for a run that counts."""
+
+    def has(self, protection: Protection) -> bool:
+        """Whether a protection is on."""
+        return protection not in self.without
 
 
 class LogConfig(Config):

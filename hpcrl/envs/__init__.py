@@ -10,7 +10,7 @@ from hpcrl.envs.base import (
     prepare_actions,
 )
 from hpcrl.envs.evaluate import EpisodeResult, run_episodes
-from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env
+from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env, make_with_nan_rewards
 
 __all__ = [
     "CallOrder",
@@ -23,6 +23,7 @@ __all__ = [
     "env_seed",
     "make_env_spec",
     "make_vector_env",
+    "make_with_nan_rewards",
     "prepare_actions",
     "run_episodes",
 ]

@@ -42,7 +42,16 @@ def make_vector_env(config: EnvConfig, indices: Sequence[int], seed: int) -> Vec
     """
     if len(indices) == 0:
         raise ValueError("indices are empty; a vector environment needs at least one environment")
-    seeds = [env_seed(seed, index) for index in indices]
+    return _make(config, indices, [env_seed(seed, index) for index in indices])
+
+
+def make_with_nan_rewards(*, num_envs: int, seeds: Sequence[int], env: dict[str, Any]) -> VectorEnv:
+    """Make the environments of another `env` section, but every reward is NaN: an `env.id` for `hpcrl drill`."""
+    config = EnvConfig.parse(env, "env.kwargs.env")
+    return FailingEnv(_make(config, range(num_envs), seeds), 0, "nan")
+
+
+def _make(config: EnvConfig, indices: Sequence[int], seeds: Sequence[int]) -> VectorEnv:
     if config.engine == "toy":
         return _make_toy(config, indices, seeds)
     if config.engine == "custom":

@@ -54,6 +54,8 @@ class Results:
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)
+        if config.faults.without:
+            _log.warning("switched off by faults.without: %s", ", ".join(config.faults.without))
         self.writer.add(
             "events", table_row("events", kind="started", role="root", role_rank=0, world_rank=world.rank)
         )

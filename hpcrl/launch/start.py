@@ -96,8 +96,16 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
     def body(board: Board) -> int:
         return run_rank(config, situation, board, flag, resume)
 
-    others_go_on = config.faults.actor_death == "continue" and situation.size > 1
-    code = supervised(body, flag, config.faults.stall_timeout_s, others_go_on=others_go_on)
+    faults = config.faults
+    if not faults.has("signal-handlers"):
+        flag.remove()
+    code = supervised(
+        body,
+        flag,
+        faults.stall_timeout_s if faults.has("watchdog") else None,
+        names_the_dead=faults.has("supervisor"),
+        others_go_on=faults.actor_death == "continue" and situation.size > 1,
+    )
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

@@ -92,7 +92,8 @@ class Board:
         elif "rank" in who:
             name = f"rank {who['rank']} (during start-up on {who['node']})"
         last = f"; last progress: {self.progress()}" if self.progress() else ""
-        return f"hpcrl: {name} {cause}{last}"
+        words = f"hpcrl: {name} {cause}{last}".split()  # what HDF5 says of a full disk has several lines
+        return " ".join(words)
 
     @property
     def is_mortal(self) -> bool:
@@ -112,6 +113,7 @@ def supervised(
     stall_timeout_s: float | None = None,
     overdue: str | None = None,
     *,
+    names_the_dead: bool = True,
     others_go_on: bool = False,
 ) -> int:
     """Run `body` in a child process and return the exit code of the rank. Local.
@@ -120,7 +122,8 @@ def supervised(
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
     is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
     what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
-    named. Processes that the child leaves behind are ended too.
+    named. Processes that the child leaves behind are ended too. Without `names_the_dead` a death is passed on without a
+    word, as ERROR.
 
     `others_go_on`: the launcher ends nobody else when a rank dies, but tells them. A rank without which the run goes on
     (`Board.identify(mortal=True)`) leaves with FINISHED then.
@@ -164,6 +167,8 @@ def supervised(
     elif os.WIFEXITED(status) and board.is_done:
         orphans.end()
         return os.WEXITSTATUS(status)
+    elif not names_the_dead:
+        return int(ExitCode.ERROR)
     elif os.WIFEXITED(status):
         _announce_death(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
     elif not aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):

@@ -47,6 +47,7 @@ class Cuts:
         """Local. `saved`: what this run goes on from."""
         self._world, self._config, self._control = world, config, control
         self._run_dir = run_dir
+        self._aside = config.faults.has("atomic-rename")
         self.saved = saved
         self.first_update = 0 if saved is None else saved.update
         """Updates of the attempts before."""
@@ -116,7 +117,7 @@ class Cuts:
     ) -> None:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
-        found = checkpoint.write_part(self._run_dir, update, part, components)
+        found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
         if self._world.rank == self._world.plan.writer:
             if self.is_root:
                 self._control.score = self.score()
@@ -147,6 +148,7 @@ class Cuts:
             meta=pending.meta | {"score": self._control.score},
             keep=settings.keep,
             keep_best=settings.keep_best,
+            aside=self._aside,
         )
         self._pending = None
         self._last_time = time.perf_counter()

@@ -174,7 +174,11 @@ class Learning:
         session, started = self._session, perf_counter()
         fields, tensors = self._staging.stage(parts_of(trajectories, session.trajectory_spec))
         batch = Batch(
-            fields=tensors, column_offset=column_offset, total_columns=total_columns, update=self.updates
+            fields=tensors,
+            column_offset=column_offset,
+            total_columns=total_columns,
+            update=self.updates,
+            check_finite=session.config.faults.has("finite-check"),
         )
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)

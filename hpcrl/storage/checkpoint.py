@@ -69,25 +69,27 @@ class Saved:
         load(values)
 
 
-def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, Given]) -> str:
+def write_part(
+    run_dir: Path, update: int, part: str, components: Mapping[str, Given], *, aside: bool = True
+) -> str:
     """Write a rank's part of the set of `update` aside; the SHA-256 of its file. Local.
 
     Raises ValueError for a value or name that cannot be stored, OSError when the disk refuses; sets that are complete
-    are untouched in both cases.
+    are untouched in both cases. `aside`: False writes under the final names at once (faults.without=atomic-rename).
     """
     if update < 0:
         raise ValueError(f"update={update} must be at least 0")
     if not _NAME.fullmatch(part):
         raise ValueError(f"part name {part!r}: use letters, digits, '.', '_' and '-'")
     reached("part begun")
-    folder = _aside(run_dir, update)
+    folder = _folder(run_dir, update, aside=aside)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.h5"
-    aside = folder / f".{part}.h5.tmp"
-    own, sets = _blocks(folder, part), _sets(run_dir / "checkpoints")
+    being_written = folder / f".{part}.h5.tmp" if aside else path
+    own, sets = _blocks(folder, part), find_sets(run_dir)
     shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
     before = _blocks(sets[0], part) if sets else None
-    with h5py.File(aside, "w", locking=False) as file:
+    with h5py.File(being_written, "w", locking=False) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
@@ -97,9 +99,9 @@ def write_part(run_dir: Path, update: int, part: str, components: Mapping[str, G
     reached("part written")
     if own.is_dir():
         sync(own)
-    sync(aside)
-    found = _sha256(aside)
-    aside.rename(path)
+    sync(being_written)
+    found = _sha256(being_written)
+    being_written.rename(path)
     sync(folder)
     reached("part renamed")
     return found
@@ -113,35 +115,37 @@ def complete(
     meta: Mapping[str, Any],
     keep: int = 2,
     keep_best: int = 0,
+    aside: bool = True,
 ) -> Path:
     """Make the parts that were written aside the checkpoint of `update`; only the root, after all of them. Local.
 
     hashes: part -> SHA-256. A set of the same update is replaced; of the others up to this update the newest `keep`
     stay, this one counted, and the `keep_best` of highest meta["score"]. The link `best` leads to the first of these.
-    Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
+    `aside`: as for `write_part`. Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
     """
     if keep < 1 or keep_best < 0:
         raise ValueError(f"keep={keep} must be at least 1 and keep_best={keep_best} at least 0")
     reached("all parts there")
-    base, aside = run_dir / "checkpoints", _aside(run_dir, update)
+    base, folder = run_dir / "checkpoints", _folder(run_dir, update, aside=aside)
     for part in hashes:
-        if not (aside / f"{part}.h5").is_file():
-            raise FileNotFoundError(f"{aside / part}.h5 was written, but is not there")
+        if not (folder / f"{part}.h5").is_file():
+            raise FileNotFoundError(f"{folder / part}.h5 was written, but is not there")
     files = {f"{part}.h5": value for part, value in sorted(hashes.items())}
     manifest = {"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)}
-    (aside / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
-    sync(aside / _MANIFEST)
-    sync(aside)
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    sync(folder / _MANIFEST)
+    sync(folder)
     reached("manifest written")
     final = base / f"{update:012d}"
-    _discard(final)
-    aside.rename(final)
+    if aside:
+        _discard(final)
+        folder.rename(final)
     sync(base)
     reached("set renamed")
     best = by_score(run_dir)[:keep_best]
     _link_best(base, best)
     reached("best set marked")
-    for old in [path for path in _sets(base) if path.name <= final.name][keep:]:
+    for old in [path for path in find_sets(run_dir) if path.name <= final.name][keep:]:
         if int(old.name) not in dict(best):
             _discard(old)
     remove_leftovers(run_dir)
@@ -149,20 +153,21 @@ def complete(
     return final
 
 
-def newest(run_dir: Path) -> Saved:
+def newest(run_dir: Path, *, compare: bool = True) -> Saved:
     """The newest checkpoint whose files all match their hashes. Local.
 
     Damaged sets are passed over with a warning that names the damaged file; sets are never mixed. Raises
-    FileNotFoundError when there is no checkpoint, ValueError when all are damaged.
+    FileNotFoundError when there is no checkpoint, ValueError when all are damaged. `compare`: False takes files as they
+    are, hash or no hash (faults.without=checkpoint-hashes).
     """
     base = Path(run_dir) / "checkpoints"
-    sets = _sets(base)
+    sets = find_sets(run_dir)
     if not sets:
         raise FileNotFoundError(f"no checkpoint in {base}")
     faults = []
     for path in sets:
         try:
-            return _verified(path)
+            return verify(path, compare=compare)
         except (ValueError, OSError) as error:
             _log.warning("checkpoint passed over: %s", error)
             faults.append(str(error))
@@ -172,7 +177,7 @@ def newest(run_dir: Path) -> Saved:
 def by_score(run_dir: Path) -> list[tuple[int, float]]:
     """(update, score) of the sets that have one, best first; of equal ones the newer. Nothing is verified. Local."""
     found = []
-    for path in _sets(Path(run_dir) / "checkpoints"):
+    for path in find_sets(run_dir):
         score = ((read_json(path / _MANIFEST) or {}).get("meta") or {}).get("score")
         if isinstance(score, (int, float)) and math.isfinite(score):
             found.append((int(path.name), float(score)))
@@ -191,7 +196,7 @@ def remove_leftovers(run_dir: Path) -> None:
 def set_aside_newer(run_dir: Path, update: int) -> list[Path]:
     """Rename sets above `update`, which were found damaged, to damaged-*: they will be saved anew. Local."""
     moved = []
-    for path in _sets(Path(run_dir) / "checkpoints"):
+    for path in find_sets(run_dir):
         if int(path.name) > update:
             numbers = (path.with_name(f"damaged-{path.name}-{number}") for number in range(1, 10**6))
             moved.append(path.rename(next(name for name in numbers if not name.exists())))
@@ -202,7 +207,16 @@ def reached(step: str) -> None:
     """A step of saving is done. Nothing happens here; tests end the process at each."""
 
 
-def _verified(path: Path) -> Saved:
+def find_sets(run_dir: Path) -> list[Path]:
+    """Checkpoints under their final names, newest first; nothing is verified. Local."""
+    base = Path(run_dir) / "checkpoints"
+    if not base.is_dir():
+        return []
+    return sorted((path for path in base.iterdir() if path.name.isdigit() and path.is_dir()), reverse=True)
+
+
+def verify(path: Path, *, compare: bool = True) -> Saved:
+    """The checkpoint in this folder. Raises ValueError that names what is missing or, if compared, damaged."""
     manifest = read_json(path / _MANIFEST)
     if manifest is None or not {"format", "update", "sha256", "meta"} <= manifest.keys():
         raise ValueError(f"{path / _MANIFEST} is missing or not a manifest")
@@ -213,8 +227,10 @@ def _verified(path: Path) -> Saved:
     for name, expected in manifest["sha256"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name} is missing")
-        if _sha256(path / name) != expected:
+        if compare and _sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
+        if not compare:
+            continue
         with h5py.File(path / name, "r", locking=False) as file:
             for digests in block_digests(file):
                 check_blocks(_blocks(path, name.removesuffix(".h5")), digests)
@@ -222,19 +238,12 @@ def _verified(path: Path) -> Saved:
     return Saved(path, manifest["update"], manifest["meta"], parts)
 
 
-def _aside(run_dir: Path, update: int) -> Path:
-    return Path(run_dir) / "checkpoints" / f".tmp-{update:012d}"
+def _folder(run_dir: Path, update: int, *, aside: bool) -> Path:
+    return Path(run_dir) / "checkpoints" / f"{'.tmp-' if aside else ''}{update:012d}"
 
 
 def _blocks(folder: Path, part: str) -> Path:
     return folder / f"{part}.blocks"
-
-
-def _sets(base: Path) -> list[Path]:
-    """Checkpoints under their final names, newest first."""
-    if not base.is_dir():
-        return []
-    return sorted((path for path in base.iterdir() if path.name.isdigit() and path.is_dir()), reverse=True)
 
 
 def _link_best(base: Path, best: Sequence[tuple[int, float]]) -> None:

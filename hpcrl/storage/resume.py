@@ -53,9 +53,8 @@ def check_start(config: RunConfig, mode: ResumeMode) -> None:
             raise ConfigError(f"--resume must: storage.run_dir={config.storage.run_dir!r} holds no run")
         check_free(config)
         return
-    path = Path(config.storage.run_dir)
-    check_owner(path)
-    refuse_changes(path, config)
+    check_owner(config)
+    refuse_changes(Path(config.storage.run_dir), config)
 
 
 def finished(config: RunConfig, mode: ResumeMode) -> str:
@@ -89,7 +88,7 @@ def open_run(config: RunConfig, mode: ResumeMode) -> Start:
     directory = RunDirectory.resume(config)
     checkpoint.remove_leftovers(path)
     notes = [f"{key}: {old!r} -> {new!r}" for key, old, new in changes]
-    saved = _newest(path, mode, directory)
+    saved = _newest(config, mode, directory)
     if saved is None:
         notes.append("no checkpoint yet: the run begins again at update 0")
     else:
@@ -133,9 +132,9 @@ def _is_fixed(key: str) -> bool:
     return below and key not in _FREE
 
 
-def _newest(path: Path, mode: ResumeMode, directory: RunDirectory) -> checkpoint.Saved | None:
+def _newest(config: RunConfig, mode: ResumeMode, directory: RunDirectory) -> checkpoint.Saved | None:
     try:
-        return checkpoint.newest(path)
+        return checkpoint.newest(directory.path, compare=config.faults.has("checkpoint-hashes"))
     except FileNotFoundError as error:
         if mode == "if-exists":
             return None

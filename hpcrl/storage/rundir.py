@@ -45,7 +45,7 @@ class RunDirectory:
         """
         check_free(config)
         path = _make(config)
-        lock = _acquire(path)
+        lock = _acquire(path, alone=config.faults.has("ownership"))
         if (path / "config.json").exists():  # somebody else was faster between the check and the lock
             os.close(lock)
             raise ConfigError(_holds_a_run(path))
@@ -58,8 +58,8 @@ class RunDirectory:
         Only one rank of a world may call this. Raises ConfigError when it belongs to another writer.
         """
         path = Path(str(config.storage.run_dir))
-        check_owner(path)
-        lock = _acquire(path)
+        check_owner(config)
+        lock = _acquire(path, alone=config.faults.has("ownership"))
         last = max((int(file.stem) for file in attempt_files(path)), default=0)
         return cls._begin(config, path, last + 1, lock)
 
@@ -142,12 +142,15 @@ def check_free(config: RunConfig) -> None:
         raise ConfigError(f"{key}={str(path)!r}: {parent} cannot be written; name another folder with {key}")
 
 
-def check_owner(path: Path) -> None:
-    """Raise ConfigError when another process writes the run in `path`.
+def check_owner(config: RunConfig) -> None:
+    """Raise ConfigError when another process writes the run in `storage.run_dir`.
 
     Where a lock may not be seen, because the writer was on another host, this waits up to a minute until its files have
     not changed for that long.
     """
+    if not config.faults.has("ownership"):
+        return
+    path = Path(str(config.storage.run_dir))
     if _is_locked(path):
         raise ConfigError(_owned(path))
     status = read_json(path / "status.json") or {}
@@ -216,10 +219,13 @@ def _next_number(parent: Path, stem: str) -> Path:
         return path
 
 
-def _acquire(path: Path) -> int:
-    """Take the writer's lock. Returns its file descriptor; the lock ends with the process at the latest."""
+def _acquire(path: Path, *, alone: bool) -> int:
+    """Take the writer's lock. Returns its file descriptor; the lock ends with the process at the latest.
+
+    `alone`: False takes none, so that others may write too.
+    """
     descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    for attempt in range(_LOCK_TRIES):
+    for attempt in range(_LOCK_TRIES if alone else 0):
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             break

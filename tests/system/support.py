@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.drill.runs import processes_with
 from hpcrl.launch.launcher import find_launcher
 from hpcrl.storage import read_table
 from hpcrl.storage.summary import describe
@@ -180,16 +181,6 @@ def assert_gone(running: Running, within_s: float = 3.0) -> None:
     while left := running.processes():
         assert time.monotonic() < deadline, f"still alive: {left}"
         time.sleep(0.05)
-
-
-def processes_with(token: str) -> dict[int, str]:
-    """Processes, zombies left out, whose environment holds the token."""
-    found = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            if token.encode() in (path / "environ").read_bytes():
-                found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-    return found
 
 
 def cpu_seconds(pid: int) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,16 @@ def test_rank_invariance_with_continuous_actions(name: str) -> None:
 )
 def test_not_finite_on_one_learner(name: str, field: str, value: float) -> None:
     check_not_finite_on_one_learner(name, field, value)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_unchecked_a_gradient_that_is_not_finite_is_applied(name: str) -> None:
+    batch = random_batch(DISCRETE, 5, 4, seed=0)
+    batch.fields["reward"][0, 1] = math.nan
+    learner = build(CONFIGS[name])
+    (result,) = train([learner], [[replace(batch, check_finite=False)]])[0]
+    assert result.applied
+    assert np.isnan(learner.parameters.numpy).any()
 
 
 def test_a_late_minibatch_that_is_not_finite_takes_back_the_earlier_ones(

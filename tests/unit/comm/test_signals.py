@@ -31,5 +31,12 @@ def test_the_first_one_is_kept():
     assert flag.received == "SIGUSR1"
 
 
+def test_removed_they_end_the_process_again():
+    flag = SignalFlag()
+    flag.install()
+    flag.remove()
+    assert {signal.getsignal(number) for number in SIGNALS} == {signal.SIG_DFL}
+
+
 def test_these_are_the_signals():
     assert {number.name for number in SIGNALS} == {"SIGINT", "SIGTERM", "SIGUSR1", "SIGUSR2"}

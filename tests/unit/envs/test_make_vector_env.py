@@ -90,6 +90,22 @@ def test_custom_vector_factory_gets_seeds_and_kwargs():
     assert env.spec.observation == ArraySpec(shape=(2,), dtype="float32")
 
 
+@pytest.mark.parametrize("name", CONFIGS)
+def test_any_environment_with_rewards_that_are_not_finite(name):
+    kwargs = {"env": CONFIGS[name].to_dict()}
+    config = EnvConfig(id="hpcrl.envs:make_with_nan_rewards", engine="custom", kwargs=kwargs)
+    env, same = make_vector_env(config, range(3), 0), make_vector_env(CONFIGS[name], range(3), 0)
+    assert env.spec.observation == same.spec.observation and env.num_envs == 3
+    np.testing.assert_array_equal(env.reset(), same.reset())
+    for one in (env, same):
+        one.send(np.zeros((3, *one.spec.action.shape), one.spec.action.dtype))
+    step, other = env.recv(), same.recv()
+    assert np.isnan(step.reward).all() and np.isfinite(other.reward).all()
+    np.testing.assert_array_equal(step.obs, other.obs)
+    env.close()
+    same.close()
+
+
 @pytest.mark.parametrize("mode", ["NextStep", "SameStep", "Disabled"])
 def test_custom_factory_may_give_a_gymnasium_vector_environment(mode):
     config = EnvConfig(id="envs_for_tests:make_gymnasium_vector", engine="custom", kwargs={"mode": mode})

@@ -25,7 +25,7 @@ flag.install()
 def body(board):
 {body}
 
-sys.exit(supervised(body, flag, 1.0, others_go_on="others go on" in sys.argv))
+sys.exit(supervised(body, flag, 1.0{options}))
 """
 IDENTIFY = """
 board.identify(role="actor", role_rank=3, rank=5, node="n7")
@@ -36,9 +36,9 @@ PLACE = "hpcrl: actor 3 (rank 5 on n7) "
 PROGRESS = "; last progress: update 42"
 
 
-def start(body, *arguments):
+def start(body, *arguments, options=""):
     indented = "\n".join("    " + line for line in body.splitlines())
-    command = [sys.executable, "-c", PROGRAM.format(body=indented), *map(str, arguments)]
+    command = [sys.executable, "-c", PROGRAM.format(body=indented, options=options), *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -85,6 +85,7 @@ def test_a_rank_that_has_said_all_keeps_its_code(code):
         ("sys.exit(3)", "failed: SystemExit: 3"),
         ("sys.exit(0)", "failed: SystemExit: 0"),
         ("raise ValueError('no such thing')", "failed: ValueError: no such thing"),
+        ("raise OSError('time = now\\n, errno = 28')", "failed: OSError: time = now , errno = 28"),
         ("import no_such_module", "failed: ModuleNotFoundError: No module named 'no_such_module'"),
         ("raise KeyboardInterrupt", "failed: KeyboardInterrupt: "),
     ],
@@ -95,6 +96,10 @@ def test_every_other_end_is_named_in_one_line(death, cause):
     named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
     assert named == [PLACE + cause + PROGRESS]
     assert ("Traceback" in errors) == cause.startswith("failed")
+
+
+def test_a_death_is_passed_on_without_a_word_where_that_is_wanted():
+    assert end(start(IDENTIFY + "os._exit(9)", options=", names_the_dead=False")) == (1, "", "")
 
 
 def test_a_rank_that_dies_before_it_knows_its_name():
@@ -225,7 +230,7 @@ def test_a_signal_that_came_before_the_rank_started_reaches_it():
     program = PROGRAM.replace("flag.install()", "flag.install(); os.kill(os.getpid(), signal.SIGUSR1)")
     body = "    print(flag.received); board.done(); return 75"
     done = subprocess.run(
-        [sys.executable, "-c", program.format(body=body)],
+        [sys.executable, "-c", program.format(body=body, options="")],
         capture_output=True,
         text=True,
         timeout=60,
@@ -341,7 +346,7 @@ def test_the_end_of_a_step_of_slurm_does_not_change_the_code(code, rank, waits):
 def test_where_the_others_go_on(tmp_path, mortal, code):
     """A rank they can do without leaves without a fault; one they need is seen to be killed."""
     body = IDENTIFY + f"board.identify(mortal={mortal}, **board.who(), run_dir={str(tmp_path)!r})\n"
-    process = start(body + "os.kill(os.getpid(), signal.SIGKILL)", "others go on")
+    process = start(body + "os.kill(os.getpid(), signal.SIGKILL)", options=", others_go_on=True")
     found, _, errors = end(process)
     assert found == code
     assert errors.startswith(f"{PLACE}was killed by SIGKILL{PROGRESS}")

@@ -372,3 +372,24 @@ def test_newer_sets_that_are_damaged_are_put_aside_under_names_of_their_own(tmp_
         assert [path.name[:20] for path in moved] == ["damaged-000000000002"]
         assert_set(load(tmp_path), 1)
     assert len([name for name in names(tmp_path) if name.startswith("damaged")]) == 2
+
+
+def test_written_at_once_a_set_bears_its_name_before_it_is_whole(tmp_path):
+    """What writing aside protects from: `faults.without=atomic-rename`."""
+    hashes = {
+        part: checkpoint.write_part(tmp_path, 2, part, {"values": values}, aside=False)
+        for part, values in parts(2).items()
+    }
+    (torn,) = checkpoint.find_sets(tmp_path)
+    with pytest.raises(ValueError, match="is missing or not a manifest"):
+        checkpoint.verify(torn)
+    checkpoint.complete(tmp_path, 2, hashes, meta={"env_steps": 20}, aside=False)
+    assert_set(load(tmp_path), 2)
+
+
+def test_not_compared_a_damaged_set_is_taken(tmp_path):
+    save(tmp_path, 1)
+    victim = save(tmp_path, 2) / "learner.h5"
+    victim.write_bytes(victim.read_bytes() + b"x")
+    assert checkpoint.newest(tmp_path).update == 1
+    assert checkpoint.newest(tmp_path, compare=False).update == 2

@@ -114,6 +114,16 @@ def test_a_second_writer_is_refused_with_the_name_of_the_owner(tmp_path):
     RunDirectory.create(settings).close()
 
 
+def test_without_ownership_a_second_writer_is_let_in(tmp_path):
+    settings = config(run_dir=str(tmp_path))
+    alone = settings.with_overrides(['faults.without=["ownership"]'])
+    with RunDirectory.create(settings):
+        with pytest.raises(ConfigError, match="being written by"):
+            RunDirectory.resume(settings)
+        with RunDirectory.resume(alone) as second:
+            assert second.path == tmp_path
+
+
 def test_the_lock_itself_refuses_when_two_passed_the_check_together(tmp_path, monkeypatch):
     settings = config(run_dir=str(tmp_path))
     monkeypatch.setattr("hpcrl.storage.rundir.check_free", lambda config: None)

@@ -1,0 +1,1 @@
+"""Fault drills: runs of the user's own recipe, hurt from outside, to see which protections hold."""
