@@ -84,7 +84,7 @@ def by_submitit(cluster, folder, recipe, site):
 @pytest.mark.parametrize("way", [by_submit, by_script, by_submitit])
 def test_a_run_stops_before_its_limit_until_it_has_finished(cluster, tmp_path, way):
     """Requeued by itself, with nothing that anybody sends."""
-    site = site_with(tmp_path, max_attempts=20, signal_lead_s=LEAD_S)
+    site = site_with(tmp_path, max_attempts=40, signal_lead_s=LEAD_S)
     summary, output = way(cluster, tmp_path, cut_recipe(tmp_path, OF_ITSELF), site)
     attempts = summary["attempts"]
     assert attempts >= 4
