@@ -46,7 +46,7 @@ DEAF = CUT_WORKERS | {
 """Five minutes of steps, and nothing but SIGKILL ends its ranks, a minute or more after their start."""
 NO_CLOCK = ("SLURM_JOB_END_TIME", "9999999999")
 """Else a run stops at the end of its minute, which Slurm looks at later."""
-KILLED_JOBS = 8
+KILLED_JOBS = 10
 """More than are needed; those that are left find a run that has finished."""
 
 
