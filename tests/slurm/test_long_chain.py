@@ -46,7 +46,7 @@ DEAF = CUT_WORKERS | {
 """Five minutes of steps, and nothing but SIGKILL ends its ranks, a minute or more after their start."""
 NO_CLOCK = ("SLURM_JOB_END_TIME", "9999999999")
 """Else a run stops at the end of its minute, which Slurm looks at later."""
-KILLED_JOBS = 8
+KILLED_JOBS = 10
 """More than are needed; those that are left find a run that has finished."""
 
 
@@ -84,7 +84,7 @@ def by_submitit(cluster, folder, recipe, site):
 @pytest.mark.parametrize("way", [by_submit, by_script, by_submitit])
 def test_a_run_stops_before_its_limit_until_it_has_finished(cluster, tmp_path, way):
     """Requeued by itself, with nothing that anybody sends."""
-    site = site_with(tmp_path, max_attempts=20, signal_lead_s=LEAD_S)
+    site = site_with(tmp_path, max_attempts=40, signal_lead_s=LEAD_S)
     summary, output = way(cluster, tmp_path, cut_recipe(tmp_path, OF_ITSELF), site)
     attempts = summary["attempts"]
     assert attempts >= 4
