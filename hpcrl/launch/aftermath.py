@@ -18,8 +18,9 @@ _LET_OTHERS_SPEAK_S = 2.0
 _LOOK_EVERY_S = 0.1
 _READ_S = 0.3
 """For the launcher to read what the other supervisor has said: this process may be the first to make it abort."""
-_START_S = 5.0
-"""A rank that srun tells to end and that has no run directory yet may be waiting for a dead one to join."""
+_START_S = 8.0
+"""A rank that srun tells to end and that has no run directory yet may be waiting for a dead one to join; or it is only
+starting, and stops in order (75) when it has one."""
 
 
 def another_has_failed(run_dir: Path | None, told_to_end: Callable[[], bool]) -> bool:
