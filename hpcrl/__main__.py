@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl import __version__
+from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
 
@@ -34,24 +35,10 @@ NAME is a profile slurm/NAME.toml (slurm/example.toml explains every key), or a 
   hpcrl submit jobs/cartpole.py:impala --site NAME --nodes 2 --set ranks.actors=8 --time 4:00:00
   hpcrl submit jobs/cartpole.py:impala --site NAME --seeds 0-4       a job array, one run per seed
   hpcrl submit jobs/cartpole.py:impala --site NAME --het             learners and actors on nodes of their own kind
+  hpcrl submit jobs/cartpole.py:impala --site NAME --chain 4         4 jobs in turn: goes on also after a kill
 
-The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop.
-"""
-
-
-_BENCHES = {
-    "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
-    "comm": "trajectories into the store, fan-in, waiting",
-    "publish": "parameters from the learner to the actors",
-    "replay-link": "batches from the replay rank to the learner",
-}
-_BENCH_HELP = """\
-By hand, ranks of this machine are started. Under mpiexec or srun the world that is there is measured, between its
-nodes too:
-
-  srun --ntasks-per-node=4 hpcrl bench reduce
-
-Ratios of one run are the result; absolute figures are the machine's.
+The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop; then it puts itself into the
+queue again. What no script survives (SIGKILL at the limit, a site that does not requeue) takes the next job of a chain.
 """
 
 
@@ -91,6 +78,14 @@ def _parser() -> argparse.ArgumentParser:
         batch = commands.add_parser(name, help=help_text, epilog=_SUBMIT_HELP, formatter_class=raw)
         _add_recipe(batch)
         _add_job(batch)
+        if name == "submit":
+            batch.add_argument(
+                "--chain",
+                type=int,
+                default=1,
+                metavar="N",
+                help="N jobs for the run, each starts when the one before has ended, however that was",
+            )
         batch.set_defaults(command=command)
 
     config = commands.add_parser(
@@ -109,9 +104,18 @@ def _parser() -> argparse.ArgumentParser:
 
     doctor = commands.add_parser(
         "doctor",
-        help="what a run would find here: cores, nodes, shared memory, MPI",
+        help="what a run would find here: cores, nodes, shared memory, MPI, its speed",
         description="By itself it looks at this machine; started as runs are (`srun --mpi=pmi2 hpcrl doctor`, or "
-        "mpiexec) it looks at every rank.",
+        "mpiexec) it looks at every rank and measures. With a RECIPE: what that would need, and what it contradicts.",
+    )
+    _add_recipe(doctor, nargs="?")
+    doctor.add_argument("--no-speed", action="store_true", help="do not measure messages and sums in a world")
+    doctor.add_argument(
+        "--limit",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a world is given up after so long (default: 60)",
     )
     doctor.add_argument("--json", action="store_true", help="as one JSON object")
     doctor.set_defaults(command=_doctor)
@@ -133,45 +137,16 @@ def _parser() -> argparse.ArgumentParser:
     loop.set_defaults(command=_bench_loop)
     scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
     _add_recipe(scale)
-    scale.add_argument("--actors", type=_numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
+    scale.add_argument("--actors", type=benching.numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
     scale.add_argument("--rounds", type=int, default=1, help="interleaved rounds; medians are reported")
     scale.add_argument("--json", action="store_true", help="as one JSON object")
     scale.set_defaults(command=_bench_scale)
-    _add_rank_benches(kinds)
+    benching.add_rank_benches(kinds, _bench)
     return parser
 
 
-def _add_rank_benches(kinds: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    for what, help_text in _BENCHES.items():
-        bench = kinds.add_parser(what, help=help_text, epilog=_BENCH_HELP, formatter_class=raw)
-        bench.add_argument("--rounds", type=int, default=15, help="interleaved rounds; medians are reported")
-        bench.add_argument("--sizes", type=_sizes, default=(), metavar="1M,16M", help="bytes, with K or M")
-        bench.add_argument("--ranks", type=_numbers, default=(), metavar="2,4", help="worlds to start")
-        bench.add_argument("--json", action="store_true", help="as one JSON object")
-        bench.set_defaults(command=_bench, what=what, parameters=None)
-        if what == "reduce":
-            predicted = bench.add_argument_group("how long one sum would take, in every form")
-            predicted.add_argument("--parameters", type=int, metavar="P", help="of the network, float32")
-            predicted.add_argument("--nodes", type=int, metavar="N")
-            predicted.add_argument("--ranks-per-node", type=int, metavar="L")
-            predicted.add_argument(
-                "--gbit", type=float, metavar="G", help="a node's link, Gbit/s; else measured"
-            )
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    units = {"K": 1 << 10, "M": 1 << 20}
-    sizes = [part.strip().removesuffix("B") for part in text.upper().split(",")]
-    return tuple(int(size.rstrip("KM")) * units.get(size[-1:], 1) for size in sizes)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
-
-
-def _add_recipe(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", metavar="RECIPE")
+def _add_recipe(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:
+    parser.add_argument("recipe", metavar="RECIPE", nargs=nargs)
     parser.add_argument(
         "--set",
         action="append",
@@ -204,7 +179,8 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
 def _submit(arguments: argparse.Namespace) -> int:
     from hpcrl.launch.sbatch import submit_command
 
-    return submit_command(arguments.recipe, arguments.overrides, arguments.site, _wishes(arguments))
+    wishes = _wishes(arguments)
+    return submit_command(arguments.recipe, arguments.overrides, arguments.site, wishes, arguments.chain)
 
 
 def _render(arguments: argparse.Namespace) -> int:
@@ -253,9 +229,11 @@ def _schema(arguments: argparse.Namespace) -> int:
 
 
 def _doctor(arguments: argparse.Namespace) -> int:
-    from hpcrl.launch.doctor import doctor_command
+    from hpcrl.launch.doctor import Question, doctor_command
 
-    return doctor_command(as_json=arguments.json)
+    measure = None if arguments.no_speed else "hpcrl.bench.mpi.speeds:speeds"
+    recipe = (arguments.recipe, arguments.overrides, arguments.ranks)
+    return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit))
 
 
 def _drill(arguments: argparse.Namespace) -> int:

@@ -106,13 +106,13 @@ def receive_pickled(comm: Comm, source: int, count: int) -> None:
         comm.recv(source=source, tag=_DATA)
 
 
-def one_way(cross: Comm, buffer: Bytes) -> None:
-    """Send `buffer` from rank 0 of `cross` to rank 1, and a short answer back; other ranks do nothing."""
+def one_way(cross: Comm, buffer: Bytes, other: int = 1) -> None:
+    """Send `buffer` from rank 0 of `cross` to rank `other`, and a short answer back; other ranks do nothing."""
     answer = np.zeros(1, np.uint8)
     if cross.rank == 0:
-        cross.Send([buffer, MPI.BYTE], 1, _DATA)
-        cross.Recv([answer, MPI.BYTE], 1, _CREDIT)
-    elif cross.rank == 1:
+        cross.Send([buffer, MPI.BYTE], other, _DATA)
+        cross.Recv([answer, MPI.BYTE], other, _CREDIT)
+    elif cross.rank == other:
         cross.Recv([buffer, MPI.BYTE], 0, _DATA)
         cross.Send([answer, MPI.BYTE], 0, _CREDIT)
 

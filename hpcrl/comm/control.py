@@ -1,6 +1,6 @@
 """How a run ends early or on time: signals set a flag, the learners agree, learner 0 tells everybody.
 
-And how learner 0 hears that a part of a checkpoint is written.
+And how learner 0 hears that a part of a checkpoint is written, and how well the run does then.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from hpcrl.comm.world import World
 TIME_IS_UP = 1000
 """Stands where a signal's number would, when the allocation ends."""
 _WORDS = 6
-_STOPPED, _PART = 0, -1
+_STOPPED, _PART, _SCORE = 0, -1, -2
 """First word of a message that is not a request to stop, whose first word is the signal's number."""
 _POSTED = 4
 
@@ -37,6 +37,8 @@ class Control:
         """The learners have agreed on the end: start no new work, drain."""
         self.save_at: int | None = None
         """After `stopped`: the update whose checkpoint every rank is to write its part of, drained; None: no such."""
+        self.score: float | None = None
+        """On learner 0: what another rank has sent last by `send_score`."""
         self.time_is_up: Callable[[], bool] = lambda: False
         """Asked on learner 0: whether to stop as if a signal had come."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
@@ -66,6 +68,9 @@ class Control:
                 if note[0] == _PART:
                     update, final = divmod(int(note[1]), 2)
                     self._parts.append((rank, update, bool(final), note[2:].tobytes()))
+                elif note[0] == _SCORE:
+                    score = float(note[2:3].view(np.float64)[0])
+                    self.score = None if np.isnan(score) else score
                 else:
                     self._note(f"{_name(int(note[0]))} on rank {rank}", int(note[0]), rank)
                 receiver.post(note)
@@ -109,6 +114,14 @@ class Control:
             raise RuntimeError("learner 0 need not tell itself")
         note = _message(_PART, 2 * update + final)
         note[2:] = np.frombuffer(digest, np.int64)
+        self._asking.send(note)
+
+    def send_score(self, score: float | None) -> None:
+        """Tell learner 0 how well the run does, before `send_part`."""
+        if self._asking is None:
+            raise RuntimeError("learner 0 need not tell itself")
+        note = _message(_SCORE, 0)
+        note[2:3].view(np.float64)[0] = np.nan if score is None else score
         self._asking.send(note)
 
     def take_parts(self) -> list[tuple[int, int, bool, bytes]]:

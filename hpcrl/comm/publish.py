@@ -27,6 +27,7 @@ from hpcrl.comm.slices import Orders, SliceReceiver, SliceSender, order_words
 from hpcrl.comm.stream import all_drained
 from hpcrl.comm.window import fits_in_shared_memory
 from hpcrl.comm.world import World
+from hpcrl.config import RunConfig
 
 _MOST_BUFFERS = 8
 
@@ -162,8 +163,8 @@ class ParameterExchange:
         """
         config = world.config
         every_version = config.deterministic
-        buffers = max(3, min(config.lag.max_lag + 1, _MOST_BUFFERS))
-        groups = _groups(world, ParameterWindow.nbytes(num_parameters, buffers, order_words(world.comm.size)))
+        buffers = _num_buffers(config)
+        groups = _groups(world, window_bytes(config, num_parameters, world.comm.size))
         parts = plan_parts(world.plan, groups)
         mine = next((part for part in parts if world.rank in part.ranks), None)
         home, others = parts[:1], parts[1:]
@@ -253,6 +254,15 @@ class ParameterExchange:
             for node, other in enumerate(others)
         ]
         world.senders += self._senders
+
+
+def window_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:
+    """Shared memory that the parameters take on a node. Pure."""
+    return ParameterWindow.nbytes(num_parameters, _num_buffers(config), order_words(world_size))
+
+
+def _num_buffers(config: RunConfig) -> int:
+    return max(3, min(config.lag.max_lag + 1, _MOST_BUFFERS))
 
 
 def _wake_waiting(window: ParameterWindow, bells: Sequence[tuple[int, Callable[[], None]]]) -> None:

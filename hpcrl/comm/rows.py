@@ -43,9 +43,9 @@ class Arena:
         self.nbytes = nbytes
         self._node = world.node
         self._views: dict[tuple[int, int], Bytes] = {}
-        self._stride = max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
+        self._stride = _stride(nbytes)
         size = world.node.comm.size
-        wanted = size * ring_bytes(rows) + rows * self._stride if rows else 0
+        wanted = arena_bytes(size, rows, nbytes)
         self.window: SharedWindow | None = None
         """None: rows are private."""
         if world.node.bells is not None and fits_in_shared_memory(world.node.comm, wanted):
@@ -89,9 +89,18 @@ class Arena:
             self.window.close()
 
 
+def arena_bytes(ranks: int, rows: int, nbytes: int) -> int:
+    """Shared memory that the owner of `rows` rows of `nbytes` bytes takes on a node of `ranks` ranks. Pure."""
+    return ranks * ring_bytes(rows) + rows * _stride(nbytes) if rows else 0
+
+
 def ring_bytes(rows: int) -> int:
     """Bytes of a ring for `rows` row numbers, whole cache lines. Pure."""
     return -(-(8 * (_HEAD_WORDS + rows)) // 128) * 128
+
+
+def _stride(nbytes: int) -> int:
+    return max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
 
 
 class RowSender(Protocol):

@@ -100,6 +100,9 @@ class CheckpointConfig(Config):
     """Save about this long after the last checkpoint; null: do not look at the clock."""
     keep: int = Field(2, ge=1)
     """Checkpoints that stay."""
+    keep_best: int = Field(1, ge=0)
+    """Beside these, checkpoints that stay for their training return: the mean of the last 100 episodes of the attempt
+    when they were written, once 20 have ended. The link checkpoints/best leads to the best."""
     margin_s: float = Field(60.0, ge=0)
     """Inside a Slurm job: stop (exit code 75) this long, plus the longest save so far, before the allocation ends."""
 

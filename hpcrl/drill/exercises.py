@@ -19,6 +19,7 @@ from hpcrl.drill.plan import FOREVER, Drill
 from hpcrl.drill.runs import DrilledRun, Ended, NotHeldError, NotTriedError, Rank, parent_of, send, stop
 from hpcrl.storage import checkpoint, read_table
 from hpcrl.storage.files import read_json
+from hpcrl.storage.parts import Values
 
 _WATCH_S = 0.0003
 """Between two looks for a checkpoint that is being written."""
@@ -155,7 +156,7 @@ def nan(drill: Drill) -> str:
     saved = _check_sets(drill)[0]
     bad: list[str] = []
 
-    def look(values: checkpoint.Values) -> None:
+    def look(values: Values) -> None:
         arrays = {name: np.asarray(value) for name, value in values.items()}
         bad.extend(
             name for name, array in arrays.items() if array.dtype.kind == "f" and np.isnan(array).any()

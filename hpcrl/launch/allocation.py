@@ -20,6 +20,10 @@ def allocation_end(environ: Mapping[str, str] | None = None) -> float | None:
     job = env.get("SLURM_JOB_ID", "")
     if not job:
         return None
+    if (
+        "SLURM_ARRAY_JOB_ID" in env
+    ):  # the number of one task is the array's, for which all tasks would be shown
+        job = f"{env['SLURM_ARRAY_JOB_ID']}_{env.get('SLURM_ARRAY_TASK_ID', '')}"
     command = ["scontrol", "show", "job", job]
     try:
         answer = subprocess.run(

@@ -50,6 +50,10 @@ class BatchJob:
     components: tuple[Component, ...]
     folder: Path
     """Working directory of the job."""
+    first: str | None = None
+    """Number of the job that began the run, in the later jobs of a chain."""
+    previous: str | None = None
+    """Number of the job that must have ended before this one starts."""
 
     @property
     def run_dir(self) -> str:
@@ -58,13 +62,14 @@ class BatchJob:
         if storage.run_dir is not None:
             return shlex.quote(storage.run_dir)
         seed = "$SLURM_ARRAY_TASK_ID" if wishes.seeds else str(self.config.seed)
-        job = "$SLURM_ARRAY_JOB_ID" if wishes.seeds else "$SLURM_JOB_ID"
+        job = self.first or ("$SLURM_ARRAY_JOB_ID" if wishes.seeds else "$SLURM_JOB_ID")
         return f"{shlex.quote(storage.runs_dir)}/{name}-{seed}-{job}"
 
     @property
     def log(self) -> str:
-        """The log file, with sbatch's patterns in it."""
-        return f"{self.config.name}-{'%A_%a' if self.wishes.seeds else '%j'}.log"
+        """The log file, with sbatch's patterns in it; one for all jobs of a chain."""
+        number, seed = ("%A", "_%a") if self.wishes.seeds else ("%j", "")
+        return f"{self.config.name}-{self.first or number}{seed}.log"
 
     def in_words(self) -> str:
         """Ranks, nodes and time in one line."""
@@ -79,12 +84,7 @@ def plan_job(
 ) -> BatchJob:
     """Check a recipe against a site. Raises ConfigError with the repair for anything that does not fit."""
     config = load_config(recipe, overrides, wishes.num_ranks)
-    minutes = parse_minutes(wishes.time or site.time)
-    if minutes * 60 <= site.signal_lead_s:
-        raise ConfigError(
-            f"a time limit of {in_words(minutes)} is over before the signal, which the site profile wants "
-            f"{site.signal_lead_s} s before the limit (signal_lead_s); use a longer --time"
-        )
+    minutes = time_limit(wishes.time, site)
     _check_seeds(config, overrides, wishes)
     components = _components(config, site, wishes)
     for component in components:
@@ -94,6 +94,17 @@ def plan_job(
                 f"{component.ranks} or fewer, or more --ranks"
             )
     return BatchJob(recipe, tuple(overrides), config, site_name, site, wishes, minutes, components, folder)
+
+
+def time_limit(wish: str | None, site: SiteConfig) -> int:
+    """Minutes that a job may take. Raises ConfigError where they are over before the run is told to stop."""
+    minutes = parse_minutes(wish or site.time)
+    if minutes * 60 <= site.signal_lead_s:
+        raise ConfigError(
+            f"a time limit of {in_words(minutes)} is over before the signal, which the site profile wants "
+            f"{site.signal_lead_s} s before the limit (signal_lead_s); use a longer time limit"
+        )
+    return minutes
 
 
 def render(job: BatchJob) -> str:
@@ -116,7 +127,7 @@ def render(job: BatchJob) -> str:
         components=job.components,
         run_dir=job.run_dir,
         run=f'{shlex.join(run)}{seed} --set "storage.run_dir=$RUN_DIR"',
-        no_requeue="" if job.site.requeue else "the site profile has requeue = false",
+        after=job.previous,
     )
     return script.text()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 import traceback
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.aftermath import another_has_failed
 from hpcrl.launch.allocation import allocation_end
 from hpcrl.launch.output import wait_until_read
 from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 _LET_OTHERS_SPEAK_S = 2.0
-"""A failure of MPI itself mostly means that another rank died, whose supervisor knows the cause and ends the job; a
-time-out comes to all ranks at about the same time, and each is to report what it waits for."""
+"""A time-out comes to all ranks at about the same time, and each is to report what it waits for."""
 
 
 def run_rank(
@@ -33,6 +34,7 @@ def run_rank(
 
     Collective over the world. An exception on any rank ends the whole job with RANK_FAILED.
     """
+    board.identify(rank=situation.rank, node=socket.gethostname())
     cores_before = len(os.sched_getaffinity(0))
     threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
     limit_threads(threads)
@@ -64,12 +66,7 @@ def run_rank(
             sys.stderr.write(f"hpcrl: {error}\n")
         code = int(ExitCode.BAD_CONFIGURATION)
     except BaseException as error:
-        if isinstance(error, MPI.Exception):
-            time.sleep(_LET_OTHERS_SPEAK_S)
-        traceback.print_exc()
-        if isinstance(error, TimeoutError):
-            time.sleep(_LET_OTHERS_SPEAK_S)
-        announce_failure(board, f"failed: {type(error).__name__}: {error}")
+        _say_why(error, board, flag)
         board.done()
         wait_until_read()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
@@ -77,6 +74,21 @@ def run_rank(
     MPI.Finalize()
     board.done()
     return code
+
+
+def _say_why(error: BaseException, board: Board, flag: SignalFlag) -> None:
+    """Name this rank and its failure, unless that is only what the failure of another one does to MPI."""
+    from mpi4py import MPI
+
+    before = flag.received
+    if isinstance(error, MPI.Exception) and another_has_failed(
+        board.run_dir, lambda: flag.received != before
+    ):
+        return
+    traceback.print_exc()
+    if isinstance(error, TimeoutError):
+        time.sleep(_LET_OTHERS_SPEAK_S)
+    announce_failure(board, f"failed: {type(error).__name__}: {error}")
 
 
 def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) -> Any:
@@ -102,6 +114,7 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
         sys.stderr.flush()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
+    sys.stdout.flush()  # a rank that dies in Finalize cannot take it away
     comm.Free()
     MPI.Finalize()
     return result

@@ -64,7 +64,7 @@ def play(
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
     specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
-    specs = _agree(world, specs_rank, lambda: _make_specs(config, device))
+    specs = _agree(world, specs_rank, lambda: make_specs(config, device))
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
@@ -76,6 +76,8 @@ def play(
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
     session.cuts.stop_before(end_time)
+    if results:
+        session.cuts.score = results[0].score
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _watch_begins(board)], session)
     session.record("edges", edge_rows(world))
@@ -144,7 +146,7 @@ def _agree(world: World, root: int, make: Callable[[], T]) -> T:
     return answer[1]
 
 
-def _make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
+def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and trajectories, and the number of parameters."""
     from hpcrl.algorithms import make_algorithm
     from hpcrl.envs import make_env_spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections import deque
@@ -28,6 +29,11 @@ def make_console() -> Console:
     return Console(force_terminal=False if look().in_world else None)
 
 
+_RECENT_EPISODES = 100
+_FEWEST_EPISODES = 20
+"""Whose mean says something."""
+
+
 class Progress:
     """Watches the rows that are written. Local to the writer."""
 
@@ -38,7 +44,7 @@ class Progress:
         self._live = (
             Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
         )
-        self._returns: deque[float] = deque(maxlen=100)
+        self._returns: deque[float] = deque(maxlen=_RECENT_EPISODES)
         self._window: deque[tuple[float, int]] = deque(maxlen=8)
         self._last = 0.0
         self._start: float | None = None
@@ -66,6 +72,12 @@ class Progress:
     def env_steps_per_s(self) -> float | None:
         """Over this attempt; None before there is any."""
         return (self.env_steps - self._first_env_steps) / self.wall_s if self.wall_s else None
+
+    @property
+    def score(self) -> float | None:
+        """Mean return of the last episodes of this attempt; None before some have ended, or where it is not finite."""
+        mean = sum(self._returns) / max(len(self._returns), 1)
+        return mean if len(self._returns) >= _FEWEST_EPISODES and math.isfinite(mean) else None
 
     def line(self) -> str:
         """The line as text."""

@@ -66,6 +66,10 @@ class Results:
             )
             self.writer.add("events", row)
 
+    def score(self) -> float | None:
+        """The recent training return, by which the best checkpoint stays."""
+        return self._progress.score
+
     def finish(self, exit_code: int, cause: str) -> None:
         """Write the last rows, close every file, print the summary; the run directory is the last line."""
         status = STATUS_OF_CODE.get(exit_code, "failed")

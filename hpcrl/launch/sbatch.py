@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from hpcrl.config import ConfigError, load_site
@@ -17,16 +18,36 @@ def render_command(recipe: str, overrides: Sequence[str], site: str, wishes: Wis
     return 0
 
 
-def submit_command(recipe: str, overrides: Sequence[str], site: str, wishes: Wishes) -> int:
-    """Hand the script to sbatch and print what became of it; the exit code."""
+def submit_command(recipe: str, overrides: Sequence[str], site: str, wishes: Wishes, chain: int = 1) -> int:
+    """Hand the script to sbatch and print what became of it; the exit code.
+
+    `chain`: so many jobs for the one run, each of which starts when the one before has ended, however that was.
+    """
+    if chain < 1:
+        raise ConfigError(f"--chain {chain} is no job; use 1 or more")
     job = _plan(recipe, overrides, site, wishes)
-    job_id = send(render(job))
-    values = {"%j": job_id, "%A": job_id, "$SLURM_JOB_ID": job_id, "$SLURM_ARRAY_JOB_ID": job_id}
+    numbers = [send(render(job))]
+    try:
+        while len(numbers) < chain:
+            numbers.append(send(render(replace(job, first=numbers[0], previous=numbers[-1]))))
+    except ConfigError as error:
+        raise ConfigError(f"{error}; scancel {' '.join(numbers)} takes back what was sent before") from error
+    values = {
+        "%j": numbers[0],
+        "%A": numbers[0],
+        "$SLURM_JOB_ID": numbers[0],
+        "$SLURM_ARRAY_JOB_ID": numbers[0],
+    }
     values |= {"%a": "SEED", "$SLURM_ARRAY_TASK_ID": "SEED"}
     log, run_dir = str(job.folder / job.log), job.run_dir
     for pattern, value in values.items():
         log, run_dir = log.replace(pattern, value), run_dir.replace(pattern, value)
-    sys.stdout.write(f"job {job_id}: {job.in_words()}\nlog {log}\nrun {run_dir}\n")
+    sys.stdout.write(f"job {numbers[0]}: {job.in_words()}\nlog {log}\nrun {run_dir}\n")
+    if chain > 1:
+        sys.stdout.write(
+            f"then {', '.join(numbers[1:])}: each goes on after the job before it, or ends at once when the run has "
+            f"finished\nto end all: scancel {' '.join(numbers)}\n"
+        )
     return 0
 
 

@@ -42,6 +42,9 @@ export OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}
 # Since Slurm 22.05 srun does not take --cpus-per-task over from sbatch.
 export SRUN_CPUS_PER_TASK=${SLURM_CPUS_PER_TASK:-1}"""
 
+UNEVEN = "unset SLURM_NTASKS_PER_NODE # at most so many, to sbatch; srun would take it for the number"
+"""Where the ranks do not divide evenly over the nodes."""
+
 FORWARD = """\
 # mpiexec passes signals on to the ranks, but Slurm sends this one to the script.
 trap 'kill -{signal} "$child" 2> /dev/null' {signal}
@@ -87,8 +90,8 @@ class Script:
     """With shell variables; quoted."""
     run: str
     """The command line of every rank, with $RUN_DIR; quoted."""
-    no_requeue: str
-    """Why the job never requeues itself; empty where it does."""
+    after: str | None = None
+    """Number of the job that must have ended before this one starts."""
 
     def text(self) -> str:
         """The whole script."""
@@ -108,7 +111,9 @@ class Script:
         yield f'#SBATCH --chdir="{self.folder}"'
         yield f"#SBATCH --output={self.log}"
         yield "#SBATCH --open-mode=append"
-        yield "#SBATCH --no-requeue" if self.no_requeue else "#SBATCH --requeue"
+        yield "#SBATCH --no-requeue" if no_requeue(self.site) else "#SBATCH --requeue"
+        if self.after is not None:
+            yield f"#SBATCH --dependency=afterany:{self.after}"
 
     def _options(self, component: Component) -> Iterator[str]:
         site = self.site
@@ -132,14 +137,13 @@ class Script:
         if len(self.components) == 1:
             yield THREADS
             if self.components[0].ranks % self.components[0].nodes:
-                yield "unset SLURM_NTASKS_PER_NODE # at most so many, to sbatch; srun would take it for the number"
+                yield UNEVEN
 
     def _run(self) -> str:
         lines = [
             "# --- run ---",
             "set -uo pipefail",
-            f"NO_REQUEUE={shlex.quote(self.no_requeue)}",
-            f"MAX_ATTEMPTS={self.site.max_attempts}",
+            *requeue_lines(self.site),
             f"RUN_DIR={self.run_dir}",
             f"RUN=({self.run})",
         ]
@@ -162,6 +166,17 @@ class Script:
 def many(number: int, noun: str) -> str:
     """As "1 node", "2 nodes"."""
     return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def no_requeue(site: SiteConfig) -> str:
+    """Why a job never puts itself into the queue again; empty where it does."""
+    return "" if site.requeue else "the site profile has requeue = false"
+
+
+def requeue_lines(site: SiteConfig) -> Iterator[str]:
+    """What END asks about another attempt."""
+    yield f"NO_REQUEUE={shlex.quote(no_requeue(site))}"
+    yield f"MAX_ATTEMPTS={site.max_attempts}"
 
 
 def environment_lines(site: SiteConfig) -> Iterator[str]:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 
@@ -30,13 +30,26 @@ _INITIALIZE = "MPI4PY_RC_INITIALIZE"
 def run_command(
     recipe: str, overrides: Sequence[str], num_ranks: int | None, resume: ResumeMode = "never"
 ) -> int:
-    """The whole of `hpcrl run`; returns the exit code. Wrong configurations are refused before MPI starts."""
+    """The whole of `hpcrl run`; returns the exit code."""
+
+    def load() -> RunConfig:
+        return load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
+
+    return run_config(load, resume, one_rank=num_ranks == 1)
+
+
+def run_config(load: Callable[[], RunConfig], resume: ResumeMode, *, one_rank: bool) -> int:
+    """Join the world there is as one of its ranks, or start one; the exit code.
+
+    What `load` refuses by ConfigError, and what else does not fit, is told and refused before MPI starts.
+    `one_rank`: every role in this process. Takes the process's signals (main thread only).
+    """
     flag = SignalFlag()
     flag.install()
     situation = look()
     try:
-        with _mpi_starts_later():
-            config = load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
+        with mpi_starts_later():
+            config = load()
         ended = finished(config, resume)  # asked by every rank: those that were started leave together
         if ended:
             if situation.rank == 0:
@@ -47,13 +60,13 @@ def run_command(
         if situation.rank == 0:
             sys.stderr.write(f"hpcrl: {error}\n")
         return leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
-    if situation.in_world or 1 in (config.world_size, num_ranks):
+    if situation.in_world or one_rank or config.world_size == 1:
         return join(config, situation, flag, resume)
     return start_world(config, flag, resume)
 
 
 @contextlib.contextmanager
-def _mpi_starts_later() -> Iterator[None]:
+def mpi_starts_later() -> Iterator[None]:
     """Keep `from mpi4py import MPI` in a recipe from starting MPI: the process that loads it is not the rank."""
     before = os.environ.get(_INITIALIZE)
     os.environ[_INITIALIZE] = "0"

@@ -3,68 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+import shlex
 import signal
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig, SiteConfig, load_site, parse_minutes
+from hpcrl.launch.batch import time_limit
 from hpcrl.launch.recipes import load_config
-from hpcrl.launch.script import environment_lines
+from hpcrl.launch.script import END, THREADS, UNEVEN, environment_lines, many, no_requeue, requeue_lines
 from hpcrl.launch.situation import look
-from hpcrl.launch.start import join, start_world
-from hpcrl.storage.resume import ResumeMode, check_start, finished
-from hpcrl.storage.summary import describe
+from hpcrl.launch.start import run_config
+from hpcrl.launch.submitted import RunFailedError, SubmittedRun
+from hpcrl.storage.resume import ResumeMode, check_start
+
+__all__ = ["Executor", "RunFailedError", "SubmittedRun", "submit", "submit_seeds"]
 
 Executor = Literal["local", "slurm", "debug"]
-
-
-class RunFailedError(RuntimeError):
-    """The job ended without finishing its run; the message has the exit code and the cause."""
-
-
-@dataclass(frozen=True, slots=True)
-class SubmittedRun:
-    """A run that was handed to an executor."""
-
-    job: Any
-    """The submitit job."""
-    run_dir: Path
-
-    def state(self) -> str:
-        """The scheduler's word for how the job stands."""
-        return str(self.job.state)
-
-    def result(self) -> dict[str, Any]:
-        """Wait for the end; the run's summary (`hpcrl describe --json`). Raises RunFailedError."""
-        from submitit.core.utils import FailedJobError, UncompletedJobError
-
-        try:
-            code = max(self.job.results())
-        except (FailedJobError, UncompletedJobError) as error:
-            if not self.run_dir.exists():
-                raise RunFailedError(f"the job ended before its run began: {error}") from error
-            code = int(ExitCode.RANK_FAILED)
-        if not self.run_dir.exists():
-            said = [line for line in "\n".join(self.logs()).splitlines() if line.startswith("hpcrl: ")]
-            cause = said[-1] if said else "see the job's logs"
-            raise RunFailedError(f"the job ended with exit code {code} before its run began: {cause}")
-        summary = describe(self.run_dir)
-        if code != ExitCode.FINISHED:
-            raise RunFailedError(f"{self.run_dir} ended with exit code {code}: {summary['cause']}")
-        return summary
-
-    def cancel(self) -> None:
-        """End the job."""
-        self.job.cancel()
-
-    def logs(self) -> tuple[str, str]:
-        """What the job has printed so far: (stdout, stderr)."""
-        return self.job.stdout() or "", self.job.stderr() or ""
 
 
 def submit(recipe: str | RunConfig, **how: Any) -> SubmittedRun:
@@ -88,8 +48,9 @@ def submit_seeds(
 ) -> list[SubmittedRun]:
     """Check a recipe and submit one run per seed, in Slurm as an array. Local; returns at once.
 
-    Each run ends on its own: one that fails says so in its `result` and does not touch the others. A run that was
-    stopped before its budget is not put into the queue again, as `hpcrl submit` does.
+    Each run ends on its own: one that fails says so in its `result` and does not touch the others. In Slurm a run that
+    was stopped before its budget (by the time limit, by preemption, by a signal) is put into the queue again and goes
+    on in its directory, once per attempt and for as many attempts as the profile has, as with `hpcrl submit`.
 
     Args:
         recipe: as for `hpcrl run`, or a RunConfig.
@@ -100,11 +61,12 @@ def submit_seeds(
             used: jobs run this Python, and submitit's signal is USR2.
         overrides: `a.b=value` assignments.
         num_ranks: as `--ranks`.
-        nodes: nodes of each run (slurm only); must divide the number of ranks. None: the profile's.
+        nodes: nodes of each run (slurm only). None: the profile's, or one per rank where these are fewer.
         time: time limit in Slurm's forms. None: the profile's.
         resume: as `hpcrl run --resume`; with "if-exists" or "must" name storage.run_dir.
         folder: where submitit keeps its scripts and logs; must be on a file system that the nodes share.
-        slurm: more parameters for submitit's Slurm executor by their submitit names, e.g. {"partition": "cpu"}.
+        slurm: more parameters for submitit's Slurm executor by their submitit names, e.g. {"partition": "cpu"}; lists
+            and dictionaries are added to what the profile gives.
 
     Raises:
         ConfigError: the recipe does not fit, or the executor is unknown.
@@ -121,38 +83,39 @@ def submit_seeds(
     if len({run.storage.run_dir for run in runs}) < len(runs):
         raise ConfigError("storage.run_dir is one directory for all seeds; name storage.runs_dir")
     one_rank = 1 in (runs[0].world_size, num_ranks)
-    minutes = parse_minutes(time or profile.time)
+    ranks = 1 if one_rank else runs[0].world_size
     if executor == "slurm":
-        parameters = _slurm_parameters(
-            runs[0], profile, minutes, 1 if one_rank else runs[0].world_size, nodes
-        )
+        parameters = _slurm_parameters(runs, profile, time_limit(time, profile), ranks, nodes)
+        parameters = _united(parameters, slurm or {})
     else:
-        parameters = {"timeout_min": minutes}
+        parameters = {"timeout_min": parse_minutes(time or profile.time)}
     chosen = _executor(executor, folder)
-    chosen.update_parameters(**(parameters | (slurm or {} if executor == "slurm" else {})))
-    function = run_here if executor == "debug" else run_submitted
+    chosen.update_parameters(**parameters)
+    function = {"local": run_submitted, "slurm": run_task, "debug": run_here}[executor]
     with _interruptible(), chosen.batch() if len(runs) > 1 else contextlib.nullcontext():
         jobs = [chosen.submit(function, run.to_dict(), one_rank, resume) for run in runs]
+    if executor == "slurm":  # submitit counts tasks as nodes times tasks per node
+        jobs = [type(job)(folder=chosen.folder, job_id=job.job_id, tasks=range(ranks)) for job in jobs]
     return [SubmittedRun(job, Path(str(run.storage.run_dir))) for job, run in zip(jobs, runs, strict=True)]
 
 
 def run_submitted(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
-    """One task of a submitted job; plain data in, exit code out. Collective over the job's tasks.
+    """A local job: plain data in, exit code out. `one_rank`: every role in this process, else ranks are started."""
+    return run_config(lambda: RunConfig.parse(values), resume, one_rank=one_rank)
 
-    `one_rank`: every role in this process; else ranks are started unless this process is one already. Raises
-    RunFailedError where another rank would wait for this one: srun ends the job when a task fails.
+
+def run_task(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
+    """One task of a Slurm job; plain data in, 0 out when the run has finished. Collective over the job's tasks.
+
+    Any other exit code is the process's own: it raises SystemExit, so that submitit writes no result, and what to do
+    about the code is up to the end of the batch script, once every task has left. No handler of submitit's takes part:
+    it would be called in one task and not at an update.
     """
-    flag = SignalFlag()
-    flag.install()
-    config = RunConfig.parse(values)
-    situation = look()
-    if finished(config, resume):  # every task of the job says so
-        return int(ExitCode.FINISHED)
-    if not situation.in_world and not one_rank:
-        return start_world(config, flag, resume)
-    code = join(config, situation, flag, resume)
-    if situation.in_world and code == ExitCode.RANK_FAILED:
-        raise RunFailedError("this rank has failed; its line in the log says why")
+    restarted = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
+    mode: ResumeMode = "if-exists" if restarted and resume == "never" else resume
+    code = run_config(lambda: RunConfig.parse(values), mode, one_rank=one_rank)
+    if code != ExitCode.FINISHED:
+        raise SystemExit(code)
     return code
 
 
@@ -198,14 +161,13 @@ def _executor(name: str, folder: str | Path) -> Any:
 
 
 def _slurm_parameters(
-    config: RunConfig, site: SiteConfig, minutes: int, ranks: int, nodes: int | None
+    runs: Sequence[RunConfig], site: SiteConfig, minutes: int, ranks: int, nodes: int | None
 ) -> dict[str, Any]:
     """What the profile asks for, by submitit's names. Raises ConfigError for what submitit cannot do."""
     count = min(site.nodes, ranks) if nodes is None else nodes
-    if count < 1 or ranks % count != 0:
+    if not 1 <= count <= ranks:
         raise ConfigError(
-            f"{ranks} ranks cannot be divided evenly over {count} nodes, which submitit needs; change num_ranks or "
-            "nodes, or use `hpcrl submit`"
+            f"{many(count, 'node')} for {many(ranks, 'rank')}; use nodes=1 to {ranks}, or more ranks"
         )
     if site.launcher != "srun":
         raise ConfigError(
@@ -213,18 +175,42 @@ def _slurm_parameters(
         )
     mpi = [] if site.mpi is None else [f"--mpi={site.mpi}"]
     named = {"partition": site.partition, "account": site.account, "qos": site.qos}
+    requeue = "no-requeue" if no_requeue(site) else "requeue"
+    per_node = {"ntasks": ranks, "ntasks-per-node": -(-ranks // count)}
     return {
         **{key: value for key, value in named.items() if value is not None},
-        "job_name": config.name,
+        "job_name": runs[0].name,
         "time": minutes,
         "nodes": count,
-        "ntasks_per_node": ranks // count,
         "cpus_per_task": site.cpus_per_rank,
         "signal_delay_s": site.signal_lead_s,
-        "setup": [*environment_lines(site), f"export OMP_NUM_THREADS={site.cpus_per_rank}"],
-        "srun_args": [*mpi, "--kill-on-bad-exit=1", *site.launcher_options],
-        "additional_parameters": dict(_option(option) for option in site.sbatch),
+        "setup": [*environment_lines(site), THREADS, *([UNEVEN] if ranks % count else [])],
+        "srun_args": [*mpi, "--kill-on-bad-exit=1", "--open-mode=append", *site.launcher_options],
+        "teardown": _end(runs, site),
+        "additional_parameters": {**per_node, requeue: True} | dict(map(_option, site.sbatch)),
     }
+
+
+def _end(runs: Sequence[RunConfig], site: SiteConfig) -> list[str]:
+    """The end of the batch script, as in jobs of `hpcrl submit`. Elements of an array are numbered from 0."""
+    run_dirs = shlex.join(str(run.storage.run_dir) for run in runs)
+    where = [f"RUN_DIRS=({run_dirs})", "RUN_DIR=${RUN_DIRS[${SLURM_ARRAY_TASK_ID:-0}]}"]
+    return ["status=$?", *requeue_lines(site), *where, END]
+
+
+def _united(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> dict[str, Any]:
+    """The caller's parameters over those of the profile. Lists and dictionaries are joined; theirs is read later.
+
+    But a `teardown` of theirs comes before the end of the script, which does not return.
+    """
+    both = {**ours, **theirs}
+    for key, value in ours.items():
+        other = theirs.get(key)
+        if isinstance(value, list) and other is not None:
+            both[key] = [value[0], *other, *value[1:]] if key == "teardown" else [*value, *other]
+        elif isinstance(value, dict) and other is not None:
+            both[key] = value | other
+    return both
 
 
 def _option(text: str) -> tuple[str, Any]:

@@ -18,7 +18,8 @@ from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
-from hpcrl.launch import watchdog
+from hpcrl.launch import aftermath, watchdog
+from hpcrl.launch.orphans import Orphans
 from hpcrl.launch.output import wait_until_read
 
 _STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
@@ -85,13 +86,14 @@ class Board:
     def line(self, cause: str) -> str:
         """The one line that names role, rank, cause and last progress."""
         who = self.who()
-        name = f"{who.get('role', 'rank')} {who.get('role_rank', '')}".strip()
-        where = f" (rank {who['rank']} on {who['node']})" if "rank" in who else " (during start-up)"
+        name = "rank (during start-up)"
+        if "role" in who:
+            name = f"{who['role']} {who['role_rank']} (rank {who['rank']} on {who['node']})"
+        elif "rank" in who:
+            name = f"rank {who['rank']} (during start-up on {who['node']})"
         last = f"; last progress: {self.progress()}" if self.progress() else ""
-        words = (
-            f"hpcrl: {name}{where} {cause}{last}".split()
-        )  # what HDF5 says of a full disk has several lines
-        return " ".join(words)
+        # one line, also where HDF5 says in several what it has against a disk
+        return " ".join(f"hpcrl: {name} {cause}{last}".split())
 
     @property
     def run_dir(self) -> Path | None:
@@ -104,6 +106,7 @@ def supervised(
     body: Callable[[Board], int],
     flag: SignalFlag,
     stall_timeout_s: float | None = None,
+    overdue: str | None = None,
     *,
     names_the_dead: bool = True,
 ) -> int:
@@ -111,10 +114,13 @@ def supervised(
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). Without
-    `names_the_dead` a death is passed on without a word, as ERROR.
+    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
+    what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
+    named. Processes that the child leaves behind are ended too. Without `names_the_dead` a death is passed on without a
+    word, as ERROR.
     """
     board = Board()
+    orphans = Orphans()
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
@@ -135,29 +141,31 @@ def supervised(
                 sys.stdout.flush()
                 sys.stderr.flush()
             os._exit(code)
-    pass_on = _pass_on(child)
+    told: dict[int, float] = {}
+    pass_on = _pass_on(child, told)
     for number in SIGNALS:
         signal.signal(number, pass_on)
     if flag.received is not None:
         pass_on(signal.Signals[flag.received], None)
-    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s)
+
+    def given_up() -> bool:
+        orphans.reap(child)
+        return aftermath.nothing_to_end(board.run_dir, told)
+
+    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s, given_up)
+    code = int(ExitCode.RANK_FAILED)
     if status is None:
-        cause = f"has made no progress for {stall_timeout_s:g} s (faults.stall_timeout_s)"
-        cause += watchdog.state(child)
-        watchdog.show_stacks(child)
-        watchdog.kill(child)
-        watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
-        return int(ExitCode.RANK_FAILED)
-    if os.WIFEXITED(status) and board.is_done:
-        return os.WEXITSTATUS(status)
-    if not names_the_dead:
-        return int(ExitCode.ERROR)
-    if os.WIFSIGNALED(status):
-        cause = f"was killed by {_signal_name(os.WTERMSIG(status))}"
-    else:
-        cause = f"ended without a word, exit status {os.WEXITSTATUS(status)}"
-    announce_failure(board, cause)
-    return int(ExitCode.RANK_FAILED)
+        _end_stalled(child, board, stall_timeout_s, overdue)
+    elif os.WIFEXITED(status) and board.is_done:
+        code = os.WEXITSTATUS(status)
+    elif not names_the_dead:
+        code = int(ExitCode.ERROR)
+    elif os.WIFEXITED(status):
+        announce_failure(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
+    elif not aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
+        announce_failure(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
+    orphans.end()
+    return code
 
 
 def announce_failure(board: Board, cause: str) -> None:
@@ -214,6 +222,15 @@ def end_with_parent(number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
+def _end_stalled(child: int, board: Board, limit_s: float | None, overdue: str | None) -> None:
+    cause = overdue or f"has made no progress for {limit_s:g} s (faults.stall_timeout_s)"
+    cause += watchdog.state(child)
+    if overdue is None:
+        watchdog.show_stacks(child)
+    watchdog.kill(child)
+    watchdog.within(_NOTE_S, lambda: announce_failure(board, cause))
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -221,8 +238,9 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def _pass_on(child: int) -> Callable[[int, FrameType | None], None]:
+def _pass_on(child: int, told: dict[int, float]) -> Callable[[int, FrameType | None], None]:
     def handler(number: int, frame: FrameType | None) -> None:
+        told.setdefault(number, time.monotonic())
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 

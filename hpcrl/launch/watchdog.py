@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from hpcrl.launch.orphans import descendants
+
 LOOK_EVERY_S = 1.0
 _STACKS = signal.SIGRTMIN + 1
 """Nobody else uses it."""
@@ -42,10 +44,12 @@ class Silence:
         return self._silent_s > self._limit_s
 
 
-def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | None:
+def wait(
+    child: int, beats: Callable[[], int], limit_s: float | None, given_up: Callable[[], bool] = lambda: False
+) -> int | None:
     """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
 
-    Main thread only; signals are handled meanwhile.
+    Main thread only; signals are handled meanwhile. `given_up`, asked at every look, has the child killed.
     """
     # blocked, it stays pending: an end between two calls is not missed
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
@@ -56,6 +60,8 @@ def wait(child: int, beats: Callable[[], int], limit_s: float | None) -> int | N
             return status
         if silence is not None and silence.too_long(beats(), time.monotonic()):
             return None
+        if given_up():
+            os.kill(child, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)
 
 
@@ -79,7 +85,7 @@ def state(child: int) -> str:
 
 def kill(child: int) -> None:
     """Kill the child and what it has started: a process of an environment may be what hangs."""
-    for pid in [child, *_descendants(child)]:
+    for pid in [child, *descendants(child)]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + _DEATH_S
@@ -92,12 +98,3 @@ def within(seconds: float, action: Callable[[], None]) -> None:
     thread = threading.Thread(target=action, daemon=True)
     thread.start()
     thread.join(seconds)
-
-
-def _descendants(pid: int) -> list[int]:
-    found: list[int] = []
-    for path in Path("/proc").glob(f"{pid}/task/*/children"):
-        with contextlib.suppress(OSError):
-            children = [int(child) for child in path.read_text().split()]
-            found += children + [one for child in children for one in _descendants(child)]
-    return found

@@ -33,9 +33,14 @@ def open_arenas(world: World, spec: TrajectorySpec) -> Arenas:
             rows = trajectory_rows(config, placement.role_rank)
         elif placement.role == "learner":
             slots = SLOTS * config.ranks.replay
-    pairs = [(s, n) for s in range(config.ranks.replay) for n in range(config.ranks.learners)]
-    largest = max(part_layout(config, spec, shard, learner).nbytes for shard, learner in pairs)
+    largest = slot_bytes(config, spec)
     return Arenas(Arena(world, rows, TrajectoryLayout(spec).nbytes), Arena(world, slots, largest))
+
+
+def slot_bytes(config: RunConfig, spec: TrajectorySpec) -> int:
+    """Of the largest part of a batch. Pure."""
+    pairs = [(s, n) for s in range(config.ranks.replay) for n in range(config.ranks.learners)]
+    return max(part_layout(config, spec, shard, learner).nbytes for shard, learner in pairs)
 
 
 def trajectory_rows(config: RunConfig, shard: int) -> int:

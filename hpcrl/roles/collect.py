@@ -17,7 +17,7 @@ from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
 from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
-from hpcrl.storage.checkpoint import Given
+from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
 
 

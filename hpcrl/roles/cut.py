@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,7 +20,8 @@ from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import RunConfig
 from hpcrl.storage import checkpoint
-from hpcrl.storage.checkpoint import Given, Saved
+from hpcrl.storage.checkpoint import Saved
+from hpcrl.storage.parts import Given
 
 _log = logging.getLogger(__name__)
 
@@ -58,6 +59,8 @@ class Cuts:
         """Time of the decision for the next cut; longest time from there to a complete set."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
         self.is_root = world.rank == learners[0]
+        self.score: Callable[[], float | None] = lambda: None
+        """On the rank that writes the results: the recent training return."""
 
     def stop_before(self, end_time: float | None) -> None:
         """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
@@ -111,6 +114,11 @@ class Cuts:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
         found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
+        if self._world.rank == self._world.plan.writer:
+            if self.is_root:
+                self._control.score = self.score()
+            else:
+                self._control.send_score(self.score())
         if self.is_root:
             self._note(part, update, found, final=final)
         else:
@@ -128,12 +136,14 @@ class Cuts:
             self._note(part_name(placement), update, digest.hex(), final=final)
         if len(pending.hashes) < len(self._world.plan.placements):
             return None
+        settings = self._config.checkpoint
         checkpoint.complete(
             self._run_dir,
             pending.update,
             pending.hashes,
-            meta=pending.meta,
-            keep=self._config.checkpoint.keep,
+            meta=pending.meta | {"score": self._control.score},
+            keep=settings.keep,
+            keep_best=settings.keep_best,
             aside=self._aside,
         )
         self._pending = None

@@ -13,7 +13,8 @@ from hpcrl.data.generators import load_generator_rows
 from hpcrl.envs import Obs, Resumable, VectorEnv
 from hpcrl.roles.cut import part_name
 from hpcrl.roles.session import Session, record_event
-from hpcrl.storage.checkpoint import Given, Saved, Values
+from hpcrl.storage.checkpoint import Saved
+from hpcrl.storage.parts import Given, Values
 
 Rows = dict[str, npt.NDArray[Any]]
 

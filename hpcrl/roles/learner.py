@@ -13,7 +13,7 @@ from hpcrl.roles.learning import Learning
 from hpcrl.roles.publication import Publication
 from hpcrl.roles.queue_state import QueueState
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
-from hpcrl.storage.checkpoint import Given
+from hpcrl.storage.parts import Given
 
 
 def run_learner(session: Session, placement: Placement) -> RoleLoop:

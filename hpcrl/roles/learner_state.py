@@ -12,7 +12,7 @@ from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.roles.cut import part_name
 from hpcrl.roles.session import Session, record_event
-from hpcrl.storage.checkpoint import Given, Values
+from hpcrl.storage.parts import Given, Values
 
 
 @dataclass(slots=True)

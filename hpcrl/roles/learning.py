@@ -23,8 +23,8 @@ from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
-from hpcrl.storage.checkpoint import Given
 from hpcrl.storage.dump import dump_arrays
+from hpcrl.storage.parts import Given
 
 if TYPE_CHECKING:
     from hpcrl.comm.device_sum import DeviceReducer

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
-from hpcrl.storage.checkpoint import Given, Values
+from hpcrl.storage.parts import Given, Values
 
 Bytes = npt.NDArray[np.uint8]
 

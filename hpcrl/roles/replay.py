@@ -14,7 +14,7 @@ from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, tra
 from hpcrl.roles.cut import MARK
 from hpcrl.roles.queue_state import QueueState
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_event, record_timers
-from hpcrl.storage.checkpoint import Given
+from hpcrl.storage.parts import Given
 
 
 def run_replay(session: Session, placement: Placement) -> RoleLoop:

@@ -1,8 +1,11 @@
 """Checkpoints: one file from every rank under one update's number, whole and verified, or not there at all.
 
 `checkpoints/UPDATE/` holds a part of each role (`learner-0.h5`, `actor-2.h5`, ...) and `manifest.json`, which names the
-parts with their hashes. All is written in a folder aside: each rank writes its part (`write_part`) and tells the root
-its hash; when all have, the root writes the manifest and renames the folder (`complete`).
+parts with their hashes. `checkpoints/best` leads to the set of the best training return. Large arrays of a part lie
+beside it, in blocks, which are written only where they differ from those of the set before (`hpcrl.storage.blocks`).
+
+All is written in a folder aside: each rank writes its part (`write_part`) and tells the root its hash; when all have,
+the root writes the manifest and renames the folder (`complete`).
 """
 
 from __future__ import annotations
@@ -10,25 +13,21 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import h5py
-import numpy as np
-import numpy.typing as npt
 
+from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
 from hpcrl.storage.files import read_json, sync
-
-Value = npt.NDArray[Any] | int | float | str
-Values = dict[str, Value]
-Given = Mapping[str, npt.NDArray[Any] | np.generic | int | float | str]
-"""What may be stored: numeric or bool arrays of any shape, int of any size, float, str."""
+from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
 
 _FORMAT = 2
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -66,7 +65,7 @@ class Saved:
                     f"component {component!r} of {self.path} has version {version}; this hpcrl reads "
                     f"{COMPONENTS[component].version}"
                 )
-            values = _read_component(file[component])
+            values = read_component(file[component], _blocks(self.path, part))
         load(values)
 
 
@@ -87,14 +86,19 @@ def write_part(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.h5"
     being_written = folder / f".{part}.h5.tmp" if aside else path
+    own, sets = _blocks(folder, part), [one for one in find_sets(run_dir) if one != folder]
+    shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
+    before = _blocks(sets[0], part) if sets else None
     with h5py.File(being_written, "w", locking=False) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
             group = file.create_group(name)
             group.attrs["version"] = COMPONENTS[name].version
-            _write_component(group, f"{part}/{name}", values)
+            write_component(group, f"{part}/{name}", values, own, before)
     reached("part written")
+    if own.is_dir():
+        sync(own)
     sync(being_written)
     found = _sha256(being_written)
     being_written.rename(path)
@@ -110,16 +114,17 @@ def complete(
     *,
     meta: Mapping[str, Any],
     keep: int = 2,
+    keep_best: int = 0,
     aside: bool = True,
 ) -> Path:
     """Make the parts that were written aside the checkpoint of `update`; only the root, after all of them. Local.
 
     hashes: part -> SHA-256. A set of the same update is replaced; of the others up to this update the newest `keep`
-    stay, this one counted. `aside`: as for `write_part`. Returns the checkpoint's folder. Raises FileNotFoundError when
-    a part is not there.
+    stay, this one counted, and the `keep_best` of highest meta["score"]. The link `best` leads to the first of these.
+    `aside`: as for `write_part`. Returns the checkpoint's folder. Raises FileNotFoundError when a part is not there.
     """
-    if keep < 1:
-        raise ValueError(f"keep={keep} must be at least 1")
+    if keep < 1 or keep_best < 0:
+        raise ValueError(f"keep={keep} must be at least 1 and keep_best={keep_best} at least 0")
     reached("all parts there")
     base, folder = run_dir / "checkpoints", _folder(run_dir, update, aside=aside)
     for part in hashes:
@@ -137,8 +142,12 @@ def complete(
         folder.rename(final)
     sync(base)
     reached("set renamed")
+    best = by_score(run_dir)[:keep_best]
+    _link_best(base, best)
+    reached("best set marked")
     for old in [path for path in find_sets(run_dir) if path.name <= final.name][keep:]:
-        _discard(old)
+        if int(old.name) not in dict(best):
+            _discard(old)
     remove_leftovers(run_dir)
     reached("old sets removed")
     return final
@@ -165,10 +174,23 @@ def newest(run_dir: Path, *, compare: bool = True) -> Saved:
     raise ValueError(f"every checkpoint in {base} is damaged: {'; '.join(faults)}")
 
 
+def by_score(run_dir: Path) -> list[tuple[int, float]]:
+    """(update, score) of the sets that have one, best first; of equal ones the newer. Nothing is verified. Local."""
+    found = []
+    for path in find_sets(run_dir):
+        score = ((read_json(path / _MANIFEST) or {}).get("meta") or {}).get("score")
+        if isinstance(score, (int, float)) and math.isfinite(score):
+            found.append((int(path.name), float(score)))
+    return sorted(found, key=lambda one: (one[1], one[0]), reverse=True)
+
+
 def remove_leftovers(run_dir: Path) -> None:
     """Remove what a save that never ended has left; only while no rank is saving. Local."""
     for path in (Path(run_dir) / "checkpoints").glob(".tmp-*"):
-        shutil.rmtree(path)
+        if path.is_symlink():
+            path.unlink()
+        else:
+            shutil.rmtree(path)
 
 
 def set_aside_newer(run_dir: Path, update: int) -> list[Path]:
@@ -207,6 +229,9 @@ def verify(path: Path, *, compare: bool = True) -> Saved:
             raise ValueError(f"{path / name} is missing")
         if compare and _sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
+        with h5py.File(path / name, "r", locking=False) as file:
+            for digests in block_digests(file):
+                check_blocks(_blocks(path, name.removesuffix(".h5")), digests)
     parts = tuple(name.removesuffix(".h5") for name in manifest["sha256"])
     return Saved(path, manifest["update"], manifest["meta"], parts)
 
@@ -215,48 +240,20 @@ def _folder(run_dir: Path, update: int, *, aside: bool) -> Path:
     return Path(run_dir) / "checkpoints" / f"{'.tmp-' if aside else ''}{update:012d}"
 
 
-def _write_component(group: h5py.Group, where: str, values: Given) -> None:
-    for name, value in values.items():
-        if not name or any(part in ("", ".", "..") for part in name.split("/")):
-            raise ValueError(f"checkpoint value {f'{where}/{name}'!r}: this name cannot be stored")
-        data, kind = _encode(f"{where}/{name}", value)
-        dataset = group.create_dataset(name, data=data)
-        dataset.attrs["kind"] = kind
+def _blocks(folder: Path, part: str) -> Path:
+    return folder / f"{part}.blocks"
 
 
-def _encode(where: str, value: Any) -> tuple[Any, str]:
-    if isinstance(value, str):
-        return np.frombuffer(value.encode(), np.uint8), "str"
-    if isinstance(value, (np.ndarray, np.generic)):
-        if value.dtype.kind not in "biufc" or value.dtype.names is not None:
-            raise ValueError(f"checkpoint value {where!r} has type {value.dtype}; use numbers or bool")
-        return value, "array"
-    if isinstance(value, float):
-        return np.float64(value), "float"
-    if isinstance(value, int) and not isinstance(value, bool):
-        return np.frombuffer(str(value).encode(), np.uint8), "int"  # RNG states have 128 bits
-    raise ValueError(
-        f"checkpoint value {where!r} has type {type(value).__name__}; use array, int, float or str"
-    )
-
-
-def _read_component(group: h5py.Group) -> Values:
-    values: Values = {}
-
-    def take(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
-            values[name] = _decode(np.asarray(item[()]), str(item.attrs["kind"]))
-
-    group.visititems(take)
-    return values
-
-
-def _decode(data: npt.NDArray[Any], kind: str) -> Value:
-    if kind == "str":
-        return data.tobytes().decode()
-    if kind == "int":
-        return int(data.tobytes())
-    return float(data) if kind == "float" else data
+def _link_best(base: Path, best: Sequence[tuple[int, float]]) -> None:
+    """Have `best` lead to the first set, whole at any time; no such link where there is none."""
+    if not best:
+        (base / "best").unlink(missing_ok=True)
+        return
+    aside = base / ".tmp-best"
+    aside.unlink(missing_ok=True)
+    aside.symlink_to(f"{best[0][0]:012d}")
+    aside.rename(base / "best")
+    sync(base)
 
 
 def _discard(path: Path) -> None:

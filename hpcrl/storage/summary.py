@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.config import ConfigError
+from hpcrl.storage.checkpoint import by_score
 from hpcrl.storage.files import read_json
 from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import attempt_files, read_table
@@ -60,6 +61,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "attempts": len(attempt_files(run)),
         "attempt_list": _attempts(run, status, updates),
         "checkpoints": sorted(int(path.name) for path in (run / "checkpoints").glob("[0-9]*")),
+        "best_checkpoint": _best_checkpoint(run),
         "scheme": config.get("scheme"),
         "algorithm": config.get("algorithm", {}).get("name"),
         "env": config.get("env", {}).get("id"),
@@ -128,12 +130,19 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         equal = "equal on all learners" if summary["weights_equal"] else "DIFFERENT ON THE LEARNERS"
         lines.append(("weights", f"{summary['weights_sha256'][0][:16]}  {equal}"))
     saved = ", ".join(f"update {number:,}" for number in summary["checkpoints"])
+    if (best := summary["best_checkpoint"]) is not None:
+        saved += f"; best: update {best['update']:,}, training return {best['score']:.1f}"
     lines.append(("checkpoints", saved or "none"))
     lines.append(("events", ", ".join(f"{kind} {n}" for kind, n in summary["events"].items()) or "none"))
     lines.append(
         ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")
     )
     return lines
+
+
+def _best_checkpoint(run: Path) -> dict[str, Any] | None:
+    best = by_score(run)[:1]
+    return {"update": best[0][0], "score": best[0][1]} if best else None
 
 
 def _what(summary: dict[str, Any]) -> str:

@@ -123,7 +123,7 @@ def _await_idle(slurm: SlurmCluster) -> None:
     while time.monotonic() < deadline:
         with contextlib.suppress(subprocess.CalledProcessError):
             states = slurm.run("sinfo", "--noheader", "--Node", "--format=%N %T")
-            if states.count(" idle\n") == len(slurm.nodes):
+            if set(states.splitlines()) == {f"{node} idle" for node in slurm.nodes}:
                 return
         time.sleep(0.1)
     raise Unavailable(

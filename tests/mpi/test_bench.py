@@ -8,6 +8,7 @@ import pytest
 from hpcrl.bench.mpi.batches import batches
 from hpcrl.bench.mpi.fan_in import fan_in
 from hpcrl.bench.mpi.parameters import publication
+from hpcrl.bench.mpi.speeds import speeds
 from hpcrl.bench.mpi.sums import sums
 from hpcrl.bench.mpi.transfer import transfers
 from hpcrl.bench.mpi.waiting import waiting
@@ -26,6 +27,24 @@ def check(comm, result):
         assert line.get("ratio", line.get("value")) > 0
     assert result["ranks"] == comm.size
     return set(result["cases"]), {(line["case"], line.get("reference")) for line in result["lines"]}
+
+
+@pytest.mark.parametrize("made_up", ["abab", "abcd"])
+def test_speeds(comm, made_up, monkeypatch):
+    monkeypatch.setattr("hpcrl.bench.mpi.speeds._LARGE_BYTES", 32 << 10)
+    monkeypatch.setattr("hpcrl.bench.mpi.speeds._ROUNDS", 1)
+    nodes = made_up[: comm.size]
+    result = speeds(comm, nodes)
+    assert comm.allgather(result) == comm.size * [result]
+    if comm.size == 1:
+        assert result == {}
+        return
+    full = [node for node in dict.fromkeys(nodes) if nodes.count(node) > 1]
+    want = [("inside a node", full)] * bool(full)
+    want += [("between nodes", ["a", other]) for other in dict.fromkeys(nodes) if other != "a"]
+    assert [(link["kind"], link["nodes"]) for link in result["links"]] == want
+    figures = [link[name] for link in result["links"] for name in ("latency_s", "bytes_per_s")]
+    assert all(0 < figure < math.inf for figure in [*figures, *result["sums"].values()])
 
 
 def test_sums_in_a_node(comm):

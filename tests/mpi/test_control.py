@@ -193,3 +193,20 @@ def test_the_end_of_the_allocation_stops_everyone(comm):
             poll_until(world, lambda: rank.control.stop_requested)
             assert rank.control.stop_cause == f"the end of the allocation{where}"
         rank.end()
+
+
+def test_the_score_comes_before_the_part_and_nothing_is_no_score(comm):
+    with open_test_world(comm) as world:
+        rank = Rank(world, PLANS[comm.size])
+        root = rank.learners[0]
+        teller = next((other for other in range(comm.size) if other != root), None)
+        for score in (-2.5, None):
+            if world.rank == teller:
+                rank.control.send_score(score)
+                rank.control.send_part(3, bytes(32), final=False)
+            if world.rank == root and teller is not None:
+                poll_until(world, lambda: len(rank.control.take_parts()) == 1)
+                assert rank.control.score == score
+            meet(world)
+        rank.run(vote_limit=1)
+        rank.end()

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,10 +70,19 @@ def kill_last_rank(cluster, run_dir):
     return node
 
 
-def on_login_node(cluster, folder, command):
+def kill_all_ranks(cluster, run_dir):
+    """SIGKILL to every rank of the last attempt at once, as far as that goes."""
+    ranks = read_table(run_dir, "ranks")
+    ranks = ranks[-int(ranks["world_rank"].max() + 1) :]
+    for node in sorted(set(ranks["node"])):
+        pids = map(str, ranks["pid"][ranks["node"] == node])
+        cluster.run("sh", "-c", f"kill -KILL {' '.join(pids)} || true", host=node.decode())
+
+
+def on_login_node(cluster, folder, command, limit_s=2 * LIMIT_S):
     """A process of `command` there, in `folder`, with this package and with pipes; it ends after a while anyhow."""
     with contextlib.chdir(folder):
-        command = cluster.on("head", ["timeout", f"{2 * LIMIT_S:.0f}", *command])
+        command = cluster.on("head", ["timeout", f"{limit_s:.0f}", *command])
     environ = os.environ | {"PYTHONPATH": os.pathsep.join([str(TOP), os.environ.get("PYTHONPATH", "")])}
     environ.pop("OMP_NUM_THREADS", None)
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -92,10 +102,31 @@ def submit(cluster, folder, *settings, recipe=f"{RECIPE}:impala", site="testclus
     site = TOP / "slurm" / f"{site}.toml" if isinstance(site, str) else site
     code, output, errors = hpcrl(cluster, folder, "submit", recipe, "--site", site, *arguments, *options)
     assert (code, errors) == (0, "")
-    first, log, run = output.splitlines()
+    first, log, run, *_ = output.splitlines()
     assert first.startswith("job ") and log.startswith("log ") and run.startswith("run ")
     number = first.removeprefix("job ").partition(":")[0]
     return Job(cluster, number, Path(log.removeprefix("log ")), folder / run.removeprefix("run "))
+
+
+def later_jobs(first, count):
+    """The other jobs of a chain of `count`; nobody else submits meanwhile."""
+    numbers = range(int(first.number) + 1, int(first.number) + count)
+    return [Job(first.cluster, str(number), first.log, first.run_dir) for number in numbers]
+
+
+def submit_by_hand(cluster, folder, recipe, *settings, options=(), variables=None):
+    """The script to edit by hand, on two nodes."""
+    site = tomllib.loads((TOP / "slurm" / "testcluster.toml").read_text())
+    variables = [f"{name}={value}" for name, value in (site["environment"] | (variables or {})).items()]
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    script = [str(TOP / "slurm" / "train.sbatch"), recipe, *arguments]
+    process = on_login_node(
+        cluster, folder, ["env", *variables, "sbatch", "--parsable", "--nodes=2", *options, *script]
+    )
+    output, errors = process.communicate()
+    assert (process.returncode, errors) == (0, "")
+    number = output.strip()
+    return Job(cluster, number, folder / f"hpcrl-{number}.log", folder / "runs" / f"hpcrl-{number}")
 
 
 def site_with(folder, **changes):
@@ -112,6 +143,37 @@ def toy_recipe(folder):
     """A recipe of about ten updates."""
     (folder / "toy.json").write_text(json.dumps(TOY))
     return "toy.json"
+
+
+CUT = TOY | {
+    "name": "cut",
+    "env": {"id": "chain", "engine": "toy", "num_envs": 6, "kwargs": {"seconds_per_step": 0.002}},
+    "deterministic": True,
+    "budget": {"env_steps": 12000},
+    "evaluation": {"episodes": 0},
+}
+"""A run of about 250 updates and six seconds whose environments can be saved."""
+
+CUT_WORKERS = CUT | {
+    "scheme": "synchronous",
+    "ranks": {"workers": 3},
+    "env": CUT["env"] | {"kwargs": {"seconds_per_step": 0.005}},
+    "algorithm": {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2},
+}
+
+
+def cut_recipe(folder, recipe=CUT):
+    """A recipe whose run lasts long enough to be cut into attempts."""
+    (folder / "cut.json").write_text(json.dumps(recipe))
+    return "cut.json"
+
+
+def check_same_run(cut, whole, attempts):
+    """Summaries: a run that was cut into so many attempts has ended as one that was not."""
+    assert (cut["status"], cut["attempts"]) == ("finished", attempts)
+    assert (whole["status"], whole["attempts"]) == ("finished", 1)
+    assert cut["env_steps"] == whole["env_steps"]
+    assert cut["weights_sha256"] == whole["weights_sha256"]
 
 
 def cancel_all(cluster):

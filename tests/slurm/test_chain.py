@@ -1,48 +1,44 @@
-"""Runs that go on over several attempts of one job, and in the end are as if they had not been cut."""
-
-import json
+"""Runs that go on over several attempts, and in the end are as if they had not been cut."""
 
 import pytest
 
-from tests.slurm.support import submit, until_updates, wait_until
-from tests.system.support import TOY
+from tests.slurm.support import (
+    CUT_WORKERS,
+    check_same_run,
+    cut_recipe,
+    kill_all_ranks,
+    later_jobs,
+    submit,
+    until_updates,
+    wait_until,
+)
 
 pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
-SLOWED = TOY | {
-    "env": {"id": "chain", "engine": "toy", "num_envs": 6, "kwargs": {"seconds_per_step": 0.002}},
-    "deterministic": True,
-    "budget": {"env_steps": 12000},
-    "evaluation": {"episodes": 0},
-}
-"""A run of about 250 updates and six seconds whose environments can be saved."""
 
+def test_a_run_that_is_stopped_ends_with_the_same_weights(cluster, tmp_path):
+    """Stopped by a signal on two nodes, requeued by its script, finished by the second attempt.
 
-@pytest.fixture
-def recipe(tmp_path):
-    (tmp_path / "chain.json").write_text(json.dumps(SLOWED))
-    return "chain.json"
-
-
-def test_a_run_that_is_stopped_ends_with_the_same_weights(cluster, tmp_path, recipe):
-    """Stopped by a signal on two nodes, requeued by its script, finished by the second attempt."""
-    stopped = submit(cluster, tmp_path, recipe=recipe)
+    The second job of the chain waits for that and has nothing to do.
+    """
+    recipe = cut_recipe(tmp_path)
+    stopped = submit(cluster, tmp_path, recipe=recipe, options=["--chain", "2"])
+    (later,) = later_jobs(stopped, 2)
     until_updates(stopped.run_dir, 20)
     cluster.run("scancel", "--signal=USR1", stopped.number)
     whole = submit(cluster, tmp_path, recipe=recipe)
     assert whole.until_over() == ("COMPLETED", "0:0"), whole.text()
     assert stopped.until_over() == ("COMPLETED", "0:0"), stopped.text()
-    assert stopped.field("Restarts") == "1"
-    summary, expected = stopped.describe(), whole.describe()
-    assert summary["status"] == expected["status"] == "finished"
-    assert [attempt["end"] for attempt in summary["attempt_list"]] == ["stopped", "finished"]
-    assert summary["env_steps"] == expected["env_steps"]
-    assert summary["weights_sha256"] == expected["weights_sha256"]
+    assert later.until_over() == ("COMPLETED", "0:0"), stopped.text()
+    assert (stopped.field("Restarts"), later.field("Restarts")) == ("1", "0")
+    assert later.field("StartTime") >= stopped.field("EndTime")
+    check_same_run(stopped.describe(), whole.describe(), attempts=2)
+    assert [attempt["end"] for attempt in stopped.describe()["attempt_list"]] == ["stopped", "finished"]
 
 
-def test_a_requeued_job_whose_run_has_finished_ends_with_0(cluster, tmp_path, recipe):
+def test_a_requeued_job_whose_run_has_finished_ends_with_0(cluster, tmp_path):
     """A person, or Slurm after the death of a node, may requeue at any time."""
-    job = submit(cluster, tmp_path, "budget.env_steps=400", recipe=recipe)
+    job = submit(cluster, tmp_path, "budget.env_steps=400", recipe=cut_recipe(tmp_path))
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
     before = job.describe()
     cluster.run("scontrol", "requeue", job.number)
@@ -52,25 +48,31 @@ def test_a_requeued_job_whose_run_has_finished_ends_with_0(cluster, tmp_path, re
     assert job.describe()["attempts"] == 1
 
 
-WORKERS = SLOWED | {
-    "scheme": "synchronous",
-    "ranks": {"workers": 3},
-    "env": SLOWED["env"] | {"kwargs": {"seconds_per_step": 0.005}},
-    "algorithm": {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2},
-}
-
-
 def test_four_attempts(cluster, tmp_path):
-    (tmp_path / "workers.json").write_text(json.dumps(WORKERS))
-    job = submit(cluster, tmp_path, recipe="workers.json")
+    recipe = cut_recipe(tmp_path, CUT_WORKERS)
+    job = submit(cluster, tmp_path, recipe=recipe)
     for attempt in range(1, 4):
         until_updates(job.run_dir, 15 * attempt)
         cluster.run("scancel", "--signal=USR1", job.number)
         wait_until(lambda: job.field("Restarts") == str(attempt), job.text)  # noqa: B023 - called here
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
-    whole = submit(cluster, tmp_path, recipe="workers.json")
+    whole = submit(cluster, tmp_path, recipe=recipe)
     assert whole.until_over() == ("COMPLETED", "0:0"), whole.text()
-    summary, expected = job.describe(), whole.describe()
-    assert (summary["status"], summary["attempts"], expected["attempts"]) == ("finished", 4, 1)
-    assert summary["env_steps"] == expected["env_steps"]
-    assert summary["weights_sha256"] == expected["weights_sha256"]
+    check_same_run(job.describe(), whole.describe(), attempts=4)
+
+
+def test_a_chain_goes_on_after_kills(cluster, tmp_path):
+    """Without a chance to save: the job fails, and the next one goes on from the newest checkpoint."""
+    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 4000}})
+    first = submit(cluster, tmp_path, "checkpoint.every_updates=5", recipe=recipe, options=["--chain", "4"])
+    jobs = [first, *later_jobs(first, 4)]
+    for attempt, job in enumerate(jobs[:3], 1):
+        until_updates(first.run_dir, 15 * attempt)
+        kill_all_ranks(cluster, first.run_dir)
+        assert job.until_over() == ("FAILED", "3:0"), job.text()
+    whole = submit(cluster, tmp_path, recipe=recipe)
+    assert jobs[3].until_over() == ("COMPLETED", "0:0"), first.text()
+    assert whole.until_over() == ("COMPLETED", "0:0"), whole.text()
+    check_same_run(first.describe(), whole.describe(), attempts=4)
+    assert first.describe()["job"]["id"] == jobs[3].number
+    assert all(job.field("Restarts") == "0" for job in jobs)

@@ -2,6 +2,7 @@
 
 import os
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -51,4 +52,5 @@ class StuckProcessEnv(gymnasium.Env):
         return np.zeros(1, np.float32), {}
 
     def step(self, action):
+        Path(f"stuck-{os.getpid()}").touch()
         never_returns("loop")

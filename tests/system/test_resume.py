@@ -1,5 +1,6 @@
 """Runs that were killed, stopped or moved to other ranks, and go on from their checkpoints."""
 
+import math
 import os
 import signal
 from datetime import UTC, datetime, timedelta
@@ -20,7 +21,8 @@ SLOW = 'env.kwargs={"seconds_per_step": 0.002}'
 
 FAULTS = [
     *[(rank, step) for rank in range(3) for step in ("part begun", "part written", "part renamed")],
-    *[(1, step) for step in ("all parts there", "manifest written", "set renamed", "old sets removed")],
+    *[(1, step) for step in ("all parts there", "manifest written", "set renamed", "best set marked")],
+    (1, "old sets removed"),
 ]
 """World rank (1 is learner 0, which completes the sets) and the step of saving at which it is killed."""
 
@@ -61,6 +63,8 @@ def test_a_killed_rank_costs_what_came_after_the_last_set(tmp_path, whole):
     assert again.weights() == whole
     summary = again.describe()
     assert summary["attempts"] == 2 and summary["status"] == "finished"
+    assert summary["best_checkpoint"]["update"] in summary["checkpoints"]
+    assert math.isfinite(summary["best_checkpoint"]["score"])
     updates = again.table("updates")
     assert updates["update"].tolist() == list(range(1, summary["updates"] + 1))
     assert int(again.table("lag")["env_steps"].sum()) == summary["env_steps"]

@@ -54,6 +54,17 @@ def test_a_process_of_an_environment_that_never_answers(tmp_path, scheme):
     assert "in step_wait" in ended.stderr
 
 
+def test_busy_processes_of_a_killed_rank_are_ended(tmp_path):
+    """They would not notice that their rank is gone."""
+    settings = ("env.id=tests.system.stuck_envs:StuckProcessEnv", "env.vectorization=async", "env.num_envs=2")
+    with start(tmp_path, *STUCK[:1], *settings, ranks=1, environ=WITH_TESTS) as running:
+        running.until(lambda: len(list(tmp_path.glob("stuck-*"))) == 2)
+        os.kill(running.pids()["actor 0"], signal.SIGKILL)
+        ended = running.wait(20)
+        assert_gone(running, within_s=0.0)
+    check_failed(ended, "was killed by SIGKILL")
+
+
 @pytest.mark.parametrize(
     "ranks",
     [("ranks.learners=2",), ("scheme=synchronous", "ranks.workers=2")],

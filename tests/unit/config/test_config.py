@@ -88,7 +88,7 @@ SECTIONS = [
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
-    CheckpointConfig(every_updates=7, every_seconds=None, keep=5, margin_s=0.0),
+    CheckpointConfig(keep_best=3, every_updates=7, every_seconds=None, keep=5, margin_s=0.0),
     StorageConfig(runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25),
     CommConfig(
         slots=4,

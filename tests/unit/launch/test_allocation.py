@@ -38,5 +38,15 @@ def test_else_scontrol_is_asked(tmp_path, script, end):
     assert allocation_end({"SLURM_JOB_ID": "7", "PATH": path}) == end
 
 
+def test_of_an_array_the_one_task_is_asked_for(tmp_path):
+    """For the number of the array, which is also the number of one task, scontrol shows all of them."""
+    command = tmp_path / "scontrol"
+    command.write_text(f"#!/bin/sh\n[ \"$*\" = 'show job 7_4' ] || exit 2\ncat <<'E'\n{ANSWER}E\n")
+    command.chmod(0o755)
+    task = {"SLURM_JOB_ID": "7", "SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "4"}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert allocation_end(task | {"PATH": path}) == end_time(ANSWER)
+
+
 def test_without_scontrol_the_end_is_unknown(tmp_path):
     assert allocation_end({"SLURM_JOB_ID": "7", "PATH": str(tmp_path)}) is None

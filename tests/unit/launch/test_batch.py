@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -265,6 +266,58 @@ class TestRequeue:
     def test_of_an_array_only_the_one_that_stopped(self, start):
         variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "4"}
         assert start(script(seeds="3-5"), code=75, **variables)[1][-1] == "7_4"
+
+
+@pytest.mark.parametrize(
+    ("seeds", "run_dir", "log"),
+    [(None, "runs/x-0-7", "x-7.log"), ("3-5", "runs/x-$SLURM_ARRAY_TASK_ID-7", "x-7_%a.log")],
+)
+def test_the_later_jobs_of_a_chain(seeds, run_dir, log):
+    """They go on in the directory and the log of the first, after the one before, however that has ended."""
+    site, folder = SiteConfig.parse({}), Path("/home/me")
+    job = plan_job(IMPALA, ["name=x"], "here", site, Wishes(seeds=seeds), folder)
+    assert not any(option.startswith("--dependency") for option in options(render(job))[0])
+    later = render(replace(job, first="7", previous="8"))
+    assert {"--dependency=afterany:8", f"--output={log}"} <= set(options(later)[0])
+    assert f"\nRUN_DIR={run_dir}\n" in later and "--resume if-exists" in later
+
+
+def test_a_chain_is_sent_job_by_job(tmp_path):
+    """Each names the one before; where one is refused, what was sent before is told."""
+    command = tmp_path / "sbatch"
+    command.write_text(
+        f"#!/bin/sh\ncd {tmp_path}\ncat > script\necho x >> sent\nn=$(wc -l < sent)\n"
+        "grep dependency script >> after\n[ $n -lt 4 ] || { echo full >&2; exit 1; }\necho $((n + 10))\n"
+    )
+    command.chmod(0o755)
+    environ = os.environ | {"PYTHONPATH": str(TOP), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def submit(chain):
+        (tmp_path / "sent").write_text("")
+        (tmp_path / "after").write_text("")
+        arguments = [
+            sys.executable,
+            "-m",
+            "hpcrl",
+            "submit",
+            IMPALA,
+            "--site",
+            "testcluster",
+            "--chain",
+            chain,
+        ]
+        done = subprocess.run(
+            arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
+        return done.returncode, done.stdout, done.stderr, (tmp_path / "after").read_text().splitlines()
+
+    code, said, errors, after = submit("3")
+    assert (code, errors) == (0, "")
+    assert after == [f"#SBATCH --dependency=afterany:{number}" for number in (11, 12)]
+    assert said.startswith("job 11: ") and "then 12, 13: " in said and "scancel 11 12 13\n" in said
+    code, said, errors, _ = submit("4")
+    assert (code, said) == (2, "") and "refused the job: full; scancel 11 12 13 takes back" in errors
+    assert submit("0")[0] == 2
 
 
 def test_the_script_to_edit_by_hand_does_the_same():

@@ -1,5 +1,6 @@
 """Real processes that die in every way; the supervisor must say so."""
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from hpcrl.launch import aftermath
 from hpcrl.launch.supervise import Board
 
 PROGRAM = """
@@ -115,6 +117,74 @@ def test_the_cause_is_noted_in_the_run_directory(tmp_path):
         and "actor 3 (rank 5 on n7) ended without a word" in status
         and "update 42" in status
     )
+
+
+BROKEN = """
+Path(sys.argv[1], "ready").write_text("yes")
+os.kill(os.getpid(), signal.SIGSEGV)
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_a_broken_connection_kills_leaves_the_word_to_the_one_that_died(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "failed", "attempt": 1, "cause": "actor 0 was killed"}')
+    body = IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + BROKEN
+    assert end(start(body, tmp_path)) == (3, "", "")
+
+
+def test_a_rank_that_a_broken_connection_kills_is_silent_when_the_launcher_ends_the_others(tmp_path):
+    process = start(IDENTIFY + BROKEN, tmp_path)
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == (3, "", "")
+
+
+WAITS = """
+Path(sys.argv[1], "ready").write_text("yes")
+time.sleep(60)
+"""
+
+
+def test_a_rank_that_is_told_to_end_after_the_death_of_another_does_not_wait_for_it(tmp_path):
+    (tmp_path / "status.json").write_text('{"status": "failed", "attempt": 1, "cause": "actor 0 was killed"}')
+    process = start(IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + WAITS, tmp_path)
+    wait_for_file(tmp_path / "ready")
+    time.sleep(0.2)  # the parent's handlers
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert end(process, 30) == (3, "", "")
+
+
+@pytest.mark.parametrize(("step", "number", "ends"), [("4", 15, True), ("4", 10, False), (None, 15, False)])
+def test_nor_does_one_that_srun_ends_before_there_is_a_run_directory(monkeypatch, step, number, ends):
+    monkeypatch.delenv("SLURM_STEP_ID", raising=False)
+    if step is not None:
+        monkeypatch.setenv("SLURM_STEP_ID", step)
+    now = time.monotonic()
+    assert aftermath.nothing_to_end(None, {number: now - 60.0}) == ends
+    assert not aftermath.nothing_to_end(None, {number: now})
+    assert not aftermath.nothing_to_end(None, {})
+
+
+@pytest.mark.parametrize("end_of_rank", ["os._exit(9)", "os.kill(os.getpid(), signal.SIGKILL)", "1 / 0"])
+def test_a_busy_process_that_a_rank_has_started_ends_with_it(tmp_path, end_of_rank):
+    """It has left the rank's session, and nobody told it anything."""
+    body = f"""
+import subprocess
+busy = "import os; os.setsid()\\nwhile True: pass"
+process = subprocess.Popen([sys.executable, "-c", busy], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+Path(sys.argv[1]).write_text(str(process.pid))
+{end_of_rank}
+"""
+    code, _, _ = end(start(body, tmp_path / "pid"))
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        assert code == 3
+        assert gone(pid)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_output_is_not_lost():

@@ -9,6 +9,7 @@ import threading
 import pytest
 
 from hpcrl.launch import watchdog
+from hpcrl.launch.orphans import Orphans
 from hpcrl.launch.watchdog import Silence
 from tests.unit.launch.test_supervise import IDENTIFY, PLACE, PROGRESS, end, gone, start, wait_for_file
 
@@ -140,3 +141,39 @@ board.done()
 return 75
 """
     assert end(start(body)) == (75, "", "")
+
+
+LEAVES = """
+import subprocess
+from pathlib import Path
+program = "import os, subprocess; child = subprocess.Popen(['sleep', '600']); "
+program += "print(os.getpid(), child.pid, flush=True)"
+left = subprocess.Popen([sys.executable, "-c", program + {wait!r}], stdout=subprocess.PIPE)
+Path(sys.argv[1]).write_bytes(left.stdout.readline())
+"""
+
+
+@pytest.mark.parametrize(
+    ("wait", "last", "code"),
+    [
+        ("; child.wait()", "os.kill(os.getpid(), signal.SIGKILL)", 3),
+        ("", "board.done()\nreturn 4", 4),  # a child's child whose parent has gone as well
+    ],
+)
+def test_what_a_rank_leaves_behind_is_ended(tmp_path, wait, last, code):
+    process = start(LEAVES.format(wait=wait) + last, tmp_path / "pids")
+    pids = [int(word) for word in wait_for_file(tmp_path / "pids").split()]
+    assert end(process)[0] == code
+    assert len(pids) == 2 and all(gone(pid) for pid in pids)
+
+
+def test_children_from_before_are_left_alone():
+    before = subprocess.Popen(["sleep", "600"])
+    try:
+        orphans = Orphans()
+        after = subprocess.Popen(["true"])
+        orphans.end()
+        assert before.poll() is None and after.poll() is not None
+    finally:
+        before.kill()
+        before.wait()

@@ -18,12 +18,12 @@ def any_component(monkeypatch):
     monkeypatch.setitem(COMPONENTS, "values", COMPONENTS["algorithm"])
 
 
-def save_parts(run, update, parts, *, keep=2, meta=None):
+def save_parts(run, update, parts, *, keep=2, meta=None, keep_best=0):
     """A set of parts with one component each, by one process."""
     hashes = {
         part: checkpoint.write_part(run, update, part, {"values": values}) for part, values in parts.items()
     }
-    return checkpoint.complete(run, update, hashes, meta=meta or {}, keep=keep)
+    return checkpoint.complete(run, update, hashes, meta=meta or {}, keep=keep, keep_best=keep_best)
 
 
 def load(run):
@@ -46,15 +46,16 @@ def parts(update):
 def assert_set(loaded, update):
     number, components, meta = loaded
     assert number == update
-    assert meta == {"env_steps": update * 10}
+    assert meta["env_steps"] == update * 10
     assert components.keys() == {"learner", "replay"}
     assert components["learner"]["update"] == components["replay"]["cursor"] == update
     assert components["replay"]["rng"] == f"state {update}"
     assert (components["learner"]["parameters"] == update).all()
 
 
-def save(run, update, **kwargs):
-    return save_parts(run, update, parts(update), meta={"env_steps": update * 10}, **kwargs)
+def save(run, update, *, score=None, **kwargs):
+    meta = {"env_steps": update * 10} | ({} if score is None else {"score": score})
+    return save_parts(run, update, parts(update), meta=meta, **kwargs)
 
 
 def names(run):
@@ -226,6 +227,58 @@ def test_a_kill_at_any_step_of_saving_leaves_a_whole_set(tmp_path):
     assert outcomes[0] == 2 and outcomes[-1] == 3 and len(outcomes) > 10
 
 
+@pytest.mark.parametrize(
+    ("scores", "keep", "keep_best", "stay", "best"),
+    [
+        ([None, None, None], 1, 1, [3], None),  # no episode has ended yet
+        ([5.0, 1.0, 2.0], 1, 1, [1, 3], 1),
+        ([5.0, 1.0, 2.0], 2, 1, [1, 2, 3], 1),
+        ([1.0, 5.0, 2.0], 1, 1, [2, 3], 2),
+        ([1.0, 2.0, 5.0], 1, 1, [3], 3),  # the best is the newest
+        ([5.0, 5.0, 1.0], 1, 1, [2, 3], 2),  # of equal ones the newer
+        ([5.0, 5.0, 5.0], 1, 1, [3], 3),
+        ([-5.0, None, -9.0], 1, 1, [1, 3], 1),
+        ([5.0, float("nan"), float("inf")], 1, 1, [1, 3], 1),
+        ([None, 0.0, None], 1, 1, [2, 3], 2),
+        ([5.0, 4.0, 3.0], 1, 0, [3], None),
+        ([1.0, 5.0, 4.0, 0.0], 1, 2, [2, 3, 4], 2),
+        ([5.0, 1.0, 4.0, 0.0], 1, 2, [1, 3, 4], 1),
+    ],
+)
+def test_the_best_stays_beside_the_newest(tmp_path, scores, keep, keep_best, stay, best):
+    for update, score in enumerate(scores, 1):
+        save(tmp_path, update, score=score, keep=keep, keep_best=keep_best)
+    link = tmp_path / "checkpoints" / "best"
+    assert [int(name) for name in names(tmp_path) if name.isdigit()] == stay
+    assert (int(link.readlink().name) if link.is_symlink() else None) == best
+    assert names(tmp_path) == [f"{update:012d}" for update in stay] + ["best"] * (best is not None)
+    assert load(tmp_path)[0] == len(scores), "a run goes on from the newest"
+
+
+def test_a_damaged_manifest_has_no_score(tmp_path):
+    (save(tmp_path, 1, score=9.0, keep_best=1) / "manifest.json").write_text("{")
+    save(tmp_path, 2, score=1.0, keep=1, keep_best=1)
+    assert names(tmp_path) == ["000000000002", "best"]
+    assert checkpoint.by_score(tmp_path) == [(2, 1.0)]
+
+
+def test_a_kill_at_any_step_keeps_the_best(tmp_path):
+    for step in itertools.count():
+        run = tmp_path / str(step)
+        save(run, 1, score=5.0, keep_best=1)
+        killed = save_and_die_at(run, 3, step, score=9.0, keep=1, keep_best=1)
+        assert_set(load(run), load(run)[0])
+        link = run / "checkpoints" / "best"
+        assert (link / "manifest.json").is_file(), "the link leads to a set at any time"
+        assert checkpoint.by_score(run)[0][1] >= 5.0
+        save(run, 4, score=0.0, keep=1, keep_best=1)
+        assert link.readlink().name == f"{checkpoint.by_score(run)[0][0]:012d}"
+        assert not any(name.startswith(".") for name in names(run))
+        if not killed:
+            assert link.readlink().name == f"{3:012d}"
+            break
+
+
 def test_a_kill_while_the_same_update_is_replaced_never_leaves_a_mixture(tmp_path):
     for step in itertools.count():
         run = tmp_path / str(step)
@@ -248,7 +301,7 @@ def edit(path, **values):
     (path / "manifest.json").write_text(json.dumps(manifest | values))
 
 
-def save_and_die_at(run, update, step):
+def save_and_die_at(run, update, step, **kwargs):
     """Save in a child that dies before its `step`-th change of the disk. Returns whether it died."""
     child = os.fork()
     if child == 0:
@@ -265,6 +318,7 @@ def save_and_die_at(run, update, step):
         for owner, name in (
             (Path, "mkdir"),
             (Path, "rename"),
+            (Path, "symlink_to"),
             (Path, "write_text"),
             (os, "unlink"),
             (os, "rmdir"),
@@ -273,7 +327,7 @@ def save_and_die_at(run, update, step):
         ):
             setattr(owner, name, deadly(getattr(owner, name)))
         try:
-            save(run, update)
+            save(run, update, **kwargs)
         except BaseException:
             os._exit(1)
         os._exit(0)
