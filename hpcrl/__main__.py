@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl import __version__
+from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
 
@@ -38,22 +39,6 @@ NAME is a profile slurm/NAME.toml (slurm/example.toml explains every key), or a 
 
 The job ends with hpcrl's exit code. Some time before its limit all ranks are told to stop; then it puts itself into the
 queue again. What no script survives (SIGKILL at the limit, a site that does not requeue) takes the next job of a chain.
-"""
-
-
-_BENCHES = {
-    "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
-    "comm": "trajectories into the store, fan-in, waiting",
-    "publish": "parameters from the learner to the actors",
-    "replay-link": "batches from the replay rank to the learner",
-}
-_BENCH_HELP = """\
-By hand, ranks of this machine are started. Under mpiexec or srun the world that is there is measured, between its
-nodes too:
-
-  srun --ntasks-per-node=4 hpcrl bench reduce
-
-Ratios of one run are the result; absolute figures are the machine's.
 """
 
 
@@ -152,41 +137,12 @@ def _parser() -> argparse.ArgumentParser:
     loop.set_defaults(command=_bench_loop)
     scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
     _add_recipe(scale)
-    scale.add_argument("--actors", type=_numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
+    scale.add_argument("--actors", type=benching.numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
     scale.add_argument("--rounds", type=int, default=1, help="interleaved rounds; medians are reported")
     scale.add_argument("--json", action="store_true", help="as one JSON object")
     scale.set_defaults(command=_bench_scale)
-    _add_rank_benches(kinds)
+    benching.add_rank_benches(kinds, _bench)
     return parser
-
-
-def _add_rank_benches(kinds: Any) -> None:
-    raw = argparse.RawDescriptionHelpFormatter
-    for what, help_text in _BENCHES.items():
-        bench = kinds.add_parser(what, help=help_text, epilog=_BENCH_HELP, formatter_class=raw)
-        bench.add_argument("--rounds", type=int, default=15, help="interleaved rounds; medians are reported")
-        bench.add_argument("--sizes", type=_sizes, default=(), metavar="1M,16M", help="bytes, with K or M")
-        bench.add_argument("--ranks", type=_numbers, default=(), metavar="2,4", help="worlds to start")
-        bench.add_argument("--json", action="store_true", help="as one JSON object")
-        bench.set_defaults(command=_bench, what=what, parameters=None)
-        if what == "reduce":
-            predicted = bench.add_argument_group("how long one sum would take, in every form")
-            predicted.add_argument("--parameters", type=int, metavar="P", help="of the network, float32")
-            predicted.add_argument("--nodes", type=int, metavar="N")
-            predicted.add_argument("--ranks-per-node", type=int, metavar="L")
-            predicted.add_argument(
-                "--gbit", type=float, metavar="G", help="a node's link, Gbit/s; else measured"
-            )
-
-
-def _sizes(text: str) -> tuple[int, ...]:
-    units = {"K": 1 << 10, "M": 1 << 20}
-    sizes = [part.strip().removesuffix("B") for part in text.upper().split(",")]
-    return tuple(int(size.rstrip("KM")) * units.get(size[-1:], 1) for size in sizes)
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
 
 
 def _add_recipe(parser: argparse.ArgumentParser, nargs: str | None = None) -> None:

@@ -168,6 +168,7 @@ def supervised(
         orphans.end()
         return os.WEXITSTATUS(status)
     elif not names_the_dead:
+        orphans.end()
         return int(ExitCode.ERROR)
     elif os.WIFEXITED(status):
         _announce_death(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")

@@ -86,7 +86,7 @@ def write_part(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{part}.h5"
     being_written = folder / f".{part}.h5.tmp" if aside else path
-    own, sets = _blocks(folder, part), find_sets(run_dir)
+    own, sets = _blocks(folder, part), [one for one in find_sets(run_dir) if one != folder]
     shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
     before = _blocks(sets[0], part) if sets else None
     with h5py.File(being_written, "w", locking=False) as file:

@@ -1,0 +1,53 @@
+"""The command line of the benches that measure ranks: `hpcrl bench reduce` and its like."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+_BENCHES = {
+    "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
+    "comm": "trajectories into the store, fan-in, waiting",
+    "publish": "parameters from the learner to the actors",
+    "replay-link": "batches from the replay rank to the learner",
+}
+_BENCH_HELP = """\
+By hand, ranks of this machine are started. Under mpiexec or srun the world that is there is measured, between its
+nodes too:
+
+  srun --ntasks-per-node=4 hpcrl bench reduce
+
+Ratios of one run are the result; absolute figures are the machine's.
+"""
+
+
+def add_rank_benches(kinds: Any, command: Callable[[argparse.Namespace], int]) -> None:
+    """Add one for each, which `command` does."""
+    raw = argparse.RawDescriptionHelpFormatter
+    for what, help_text in _BENCHES.items():
+        bench = kinds.add_parser(what, help=help_text, epilog=_BENCH_HELP, formatter_class=raw)
+        bench.add_argument("--rounds", type=int, default=15, help="interleaved rounds; medians are reported")
+        bench.add_argument("--sizes", type=_sizes, default=(), metavar="1M,16M", help="bytes, with K or M")
+        bench.add_argument("--ranks", type=numbers, default=(), metavar="2,4", help="worlds to start")
+        bench.add_argument("--json", action="store_true", help="as one JSON object")
+        bench.set_defaults(command=command, what=what, parameters=None)
+        if what == "reduce":
+            predicted = bench.add_argument_group("how long one sum would take, in every form")
+            predicted.add_argument("--parameters", type=int, metavar="P", help="of the network, float32")
+            predicted.add_argument("--nodes", type=int, metavar="N")
+            predicted.add_argument("--ranks-per-node", type=int, metavar="L")
+            predicted.add_argument(
+                "--gbit", type=float, metavar="G", help="a node's link, Gbit/s; else measured"
+            )
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [part.strip().removesuffix("B") for part in text.upper().split(",")]
+    return tuple(int(size.rstrip("KM")) * units.get(size[-1:], 1) for size in sizes)
+
+
+def numbers(text: str) -> tuple[int, ...]:
+    """Numbers with commas between them."""
+    return tuple(int(part) for part in text.split(","))
