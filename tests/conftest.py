@@ -1,10 +1,8 @@
 """Tests that need ranks live in tests/mpi and run under mpiexec, which tests/test_mpi.py starts."""
 
-from pathlib import Path
-
 import hypothesis
 import mpi4py
-import pytest
+from xdist.scheduler import LoadScopeScheduling
 
 from hpcrl.launch.situation import look
 
@@ -20,14 +18,18 @@ if not look().in_world:
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = False
 
-HERE = Path(__file__).parent
 ONE_PROCESS = ("unit", "conformance", "mutants")
 """Folders whose tests use about one core. The others start ranks that share all cores: they wait for one another."""
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    """For `pytest -n`: the tests that start ranks go to one worker."""
-    for item in items:
-        if item.path.relative_to(HERE).parts[0] not in ONE_PROCESS:
-            item.add_marker(pytest.mark.xdist_group("ranks"))
+class RanksTogether(LoadScopeScheduling):
+    """`pytest -n`: the tests that start ranks go to one worker, as one scope and first; the others one by one."""
+
+    def _split_scope(self, nodeid):
+        folder = nodeid.removeprefix("tests/").partition("/")[0]
+        return nodeid if folder in ONE_PROCESS else "ranks"
+
+
+def pytest_xdist_make_scheduler(config, log):
+    """The hook of pytest-xdist."""
+    return RanksTogether(config, log)
