@@ -13,6 +13,7 @@ END = """\
 case $status in
 0 | 1 | 2 | 3 | 4 | 75) ;;
 126 | 127) status=2 ;; # the shell's: there is no such command here
+138 | 140) status=75 ;; # USR1 or USR2 came before hpcrl could hear it: nothing has begun, or all was saved before
 *) status=3 ;; # the launcher's: it killed what was left when a rank had failed
 esac
 echo "hpcrl ended with exit code $status"

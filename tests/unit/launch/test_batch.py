@@ -196,13 +196,27 @@ def start(tmp_path):
 @pytest.mark.parametrize("launcher", ["srun", "mpiexec"])
 @pytest.mark.parametrize(
     ("code", "expected"),
-    [(0, 0), (1, 1), (2, 2), (3, 3), (4, 4), (75, 75), (127, 2), (137, 3), (143, 3), (139, 3), (9, 3)],
+    [
+        (0, 0),
+        (1, 1),
+        (2, 2),
+        (3, 3),
+        (4, 4),
+        (75, 75),
+        (127, 2),
+        (137, 3),
+        (138, 75),
+        (139, 3),
+        (140, 75),
+        (143, 3),
+        (9, 3),
+    ],
 )
 def test_the_exit_code_is_hpcrls(start, launcher, code, expected):
     returned, calls, said = start(script(site={"launcher": launcher}), code=code)
     assert returned == expected
     assert calls[0] == ("srun" if launcher == "srun" else "hpcrl")
-    assert ("requeueing" in said) == ("scontrol" in calls) == (code == 75)
+    assert ("requeueing" in said) == ("scontrol" in calls) == (expected == 75)
 
 
 def test_every_argument_arrives_as_it_was(start):
