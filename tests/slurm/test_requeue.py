@@ -12,13 +12,15 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
 STAND_IN = """\
 #!/bin/sh
-# Ends with the code of this attempt, or 75, also when srun ends the step meanwhile; rank 0 notes its arguments.
+# Ends with the code or by the signal of this attempt, or with 75, also when srun ends the step meanwhile;
+# rank 0 notes its arguments.
 trap '' TERM
 cd "$(dirname "$0")"
 seed=${SLURM_ARRAY_TASK_ID:-0}
 set -- "$@" "attempt=$((${SLURM_RESTART_COUNT:-0} + 1))"
 [ "$SLURM_PROCID" != 0 ] || echo "$@" >> "calls-$seed"
 code=$(sed -n "$((${SLURM_RESTART_COUNT:-0} + 1))p" "codes-$seed")
+[ "$code" != USR1 ] || kill -USR1 $$
 exit "${code:-75}"
 """
 
@@ -61,6 +63,13 @@ def test_a_stopped_run_goes_on_in_the_same_job_and_directory(start, tmp_path):
     )
     assert calls(tmp_path) == [f"{arguments} attempt={attempt}" for attempt in (1, 2)]
     assert job.text().count("requeueing job") == 1
+
+
+def test_a_signal_that_comes_before_anybody_can_hear_it_is_a_stop(start, tmp_path):
+    job = start({0: ["USR1", 0]})
+    assert job.until_over() == ("COMPLETED", "0:0"), job.text()
+    assert job.field("Restarts") == "1" and len(calls(tmp_path)) == 2
+    assert "hpcrl ended with exit code 75\nrequeueing job" in job.text()
 
 
 def test_only_so_many_attempts(start, tmp_path):
