@@ -16,11 +16,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.node_order import NodeOrder, find_node_order
 from hpcrl.comm.process_groups import ProcessGroups, all_gather
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.comm.wait import Waiter
-from hpcrl.comm.world import LearnerComms
 
 
 class DeviceReducer:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpcrl.comm.world import LearnerComms, World
+from hpcrl.comm.groups import LearnerComms
+from hpcrl.comm.world import World
 from hpcrl.config import ConfigError
 
 Kind = Literal["cpu", "cuda"]

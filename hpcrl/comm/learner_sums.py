@@ -14,6 +14,7 @@ from hpcrl.comm import kernels
 from hpcrl.comm.bell import Bells
 from hpcrl.comm.compress import make_codec
 from hpcrl.comm.exchange import Exchange, Form, cheapest_form
+from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.message_sum import MessageSum
 from hpcrl.comm.node_order import find_node_order
 from hpcrl.comm.node_sum import NodeGradient, bucket_ranges, segment_bytes, slice_of
@@ -21,7 +22,6 @@ from hpcrl.comm.plain_gradient import PlainGradient
 from hpcrl.comm.small_sum import SMALL_BYTES, SmallSum
 from hpcrl.comm.wait import Waiter
 from hpcrl.comm.window import PAGE, SharedWindow, fits_in_shared_memory
-from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ConfigError, ReductionConfig
 
 Array = npt.NDArray[Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from mpi4py import MPI
 
-from hpcrl.comm.world import LearnerComms
+from hpcrl.comm.groups import LearnerComms
 
 
 @dataclass(frozen=True, slots=True)

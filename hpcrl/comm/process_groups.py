@@ -11,9 +11,9 @@ import torch.distributed as dist
 from mpi4py import MPI
 from torch._C._distributed_c10d import TCPStore
 
+from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.node_order import NodeOrder
 from hpcrl.comm.wait import Waiter
-from hpcrl.comm.world import LearnerComms
 
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The name changed in torch 2.13."""

@@ -24,13 +24,10 @@ import numpy as np
 from hpcrl.comm.failures import MortalSliceSender, RankLost
 from hpcrl.comm.parameters import ParameterReader, ParameterWindow, Vector
 from hpcrl.comm.ranks import RankPlan, share
-from hpcrl.comm.slices import Orders, SliceReceiver, SliceSender, order_words
+from hpcrl.comm.slices import Orders, SliceReceiver, SliceSender, num_buffers, order_words, window_bytes
 from hpcrl.comm.stream import all_drained
 from hpcrl.comm.window import fits_in_shared_memory
 from hpcrl.comm.world import World
-from hpcrl.config import RunConfig
-
-_MOST_BUFFERS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +168,7 @@ class ParameterExchange:
         """
         config = world.config
         every_version = config.deterministic
-        buffers = _num_buffers(config)
+        buffers = num_buffers(config)
         groups = _groups(world, window_bytes(config, num_parameters, world.comm.size))
         parts = plan_parts(world.plan, groups)
         mine = next((part for part in parts if world.rank in part.ranks), None)
@@ -281,15 +278,6 @@ class ParameterExchange:
             )
         if self.publisher is not None:
             self.publisher.forget(rank)
-
-
-def window_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:
-    """Shared memory that the parameters take on a node. Pure."""
-    return ParameterWindow.nbytes(num_parameters, _num_buffers(config), order_words(world_size))
-
-
-def _num_buffers(config: RunConfig) -> int:
-    return max(3, min(config.lag.max_lag + 1, _MOST_BUFFERS))
 
 
 def _wake_waiting(window: ParameterWindow, bells: Sequence[tuple[int, Callable[[], None]]]) -> None:

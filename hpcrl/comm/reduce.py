@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
+from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.plain_gradient import LocalGradient
 from hpcrl.comm.wait import Waiter
-from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ReductionConfig
 
 if TYPE_CHECKING:

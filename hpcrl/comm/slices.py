@@ -22,14 +22,27 @@ from hpcrl.comm.ranks import share
 from hpcrl.comm.row_messages import free_requests
 from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import Tag, complete, parts
+from hpcrl.config import RunConfig
 
 if TYPE_CHECKING:
     from hpcrl.comm.world import World
+
+_MOST_BUFFERS = 8
 
 
 def order_words(num_nodes: int) -> int:
     """Words that a window needs for the orders to so many nodes. Pure."""
     return 2 * num_nodes + 1
+
+
+def window_bytes(config: RunConfig, num_parameters: int, world_size: int) -> int:
+    """Shared memory that the parameters take on a node. Pure."""
+    return ParameterWindow.nbytes(num_parameters, num_buffers(config), order_words(world_size))
+
+
+def num_buffers(config: RunConfig) -> int:
+    """Versions that a window holds at once. Pure."""
+    return max(3, min(config.lag.max_lag + 1, _MOST_BUFFERS))
 
 
 class SliceSender:

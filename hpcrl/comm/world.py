@@ -11,10 +11,10 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcrl.comm.bell import Bells
 from hpcrl.comm.failures import Failures, MortalReceiver, MortalRowReceiver, MortalSender
+from hpcrl.comm.groups import LearnerComms, Node, learner_comms, node_name, open_node
 from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailReceiver, MailSender
-from hpcrl.comm.ranks import Placement, RankPlan, Role, crowded_nodes, plan_ranks
+from hpcrl.comm.ranks import Placement, RankPlan, crowded_nodes, plan_ranks
 from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
 from hpcrl.comm.rows import Arena, RowReceiver, RowSender, SharedRowReceiver, SharedRowSender
 from hpcrl.comm.stream import MessageReceiver, MessageSender, Receiver, ReceivingEnd, Sender, SendingEnd, Tag
@@ -45,32 +45,8 @@ _CLASS_OF_TAG = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class LearnerComms:
-    """Communicators of one learner (or synchronous worker)."""
-
-    group: MPI.Intracomm
-    """All learners, rank = role_rank."""
-    node: MPI.Intracomm
-    """Learners that share memory with this one."""
-    cross: MPI.Intracomm
-    """Learners with the same rank in `node`, one per node (only nodes that have one)."""
-
-
 _SMALL = {Tag.GRANT, Tag.REQUEST, Tag.VERSION, Tag.STOP, Tag.STOP_REQUEST}
 """Their messages fit a mailbox cell (unless the opener says otherwise)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """The ranks that share memory with this one, whatever their roles."""
-
-    comm: MPI.Intracomm
-    ranks: tuple[int, ...]
-    """World rank of each rank of `comm`."""
-    bells: Bells | None
-    """None: comm.transport=messages, nothing is shared."""
-    mail: Mailboxes | None
 
 
 @dataclass(slots=True)
@@ -260,7 +236,7 @@ def open_world(
     `nodes[r]` overrides the node of each rank (tests of uneven node maps on one host).
     """
     comm = MPI.Intracomm(parent.Dup())
-    host = _node_name(comm) if nodes is None else nodes[comm.rank]
+    host = node_name(comm) if nodes is None else nodes[comm.rank]
     cores = sorted(os.sched_getaffinity(0))
     seat = {"node": host, "cores": cores, "threads": threads, "pid": os.getpid(), "device": "cpu"}
     seats = comm.allgather(seat)
@@ -268,7 +244,7 @@ def open_world(
         seat["local_rank"] = sum(other["node"] == seat["node"] for other in seats[:rank])
     names = [seat["node"] for seat in seats]
     plan = plan_ranks(config, names)
-    node = _open_node(comm, names, shared=config.comm.transport == "auto")
+    node = open_node(comm, names, shared=config.comm.transport == "auto")
     crowded = bool(crowded_nodes([seat for seat in seats if seat["node"] == host]))
     all_ring = node.bells is not None and len(node.ranks) == comm.size
     longest_s = LONGEST_SLEEP_WITH_BELL_S if all_ring else LONGEST_SLEEP_S
@@ -280,7 +256,7 @@ def open_world(
         plan=plan,
         config=config,
         waiter=waiter,
-        learners=_learner_comms(comm, plan, names),
+        learners=learner_comms(comm, plan, names),
         node=node,
         seats=seats,
         failures=failures,
@@ -306,38 +282,3 @@ def _core(comm: MPI.Intracomm, failures: Failures) -> MPI.Intracomm | None:
 
 def _nobody_sleeps() -> None:
     """On another node, or this rank itself: no bell to ring."""
-
-
-def _node_name(comm: MPI.Intracomm) -> str:
-    """Host name, the same on all ranks that share memory and different on all others. Collective over `comm`."""
-    shared = comm.Split_type(MPI.COMM_TYPE_SHARED, comm.rank)
-    first = int(shared.bcast(comm.rank))
-    shared.Free()
-    names: list[tuple[str, int]] = comm.allgather((MPI.Get_processor_name(), first))
-    mine = names[first][0]
-    twins = sorted({leader for name, leader in names if name == mine})  # containers may share a name
-    return mine if twins == [first] else f"{mine}.{twins.index(first)}"
-
-
-def _open_node(comm: MPI.Intracomm, names: Sequence[str], *, shared: bool) -> Node:
-    """Collective over `comm`."""
-    mine = names[comm.rank]
-    node = MPI.Intracomm(comm.Split(names.index(mine), comm.rank))
-    ranks = tuple(rank for rank, name in enumerate(names) if name == mine)
-    if not shared:
-        return Node(node, ranks, None, None)
-    bells = Bells(node)
-    return Node(node, ranks, bells, Mailboxes(node, bells))
-
-
-def _learner_comms(comm: MPI.Intracomm, plan: RankPlan, nodes: Sequence[str]) -> LearnerComms | None:
-    role: Role = "learner" if plan.ranks("learner") else "worker"
-    ranks = plan.ranks(role)
-    mine = comm.rank in ranks
-    group = comm.Split(0 if mine else MPI.UNDEFINED, ranks.index(comm.rank) if mine else 0)
-    if not mine:
-        return None
-    hosts = list(dict.fromkeys(nodes[rank] for rank in ranks))
-    node = group.Split(hosts.index(nodes[comm.rank]), group.rank)
-    cross = group.Split(node.rank, group.rank)
-    return LearnerComms(MPI.Intracomm(group), MPI.Intracomm(node), MPI.Intracomm(cross))

@@ -3,7 +3,7 @@
 from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
 from hpcrl.config.exit_codes import ExitCode
-from hpcrl.config.protections import PROTECTIONS, Protection
+from hpcrl.config.protections import Protection
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
     BudgetConfig,
@@ -22,7 +22,6 @@ from hpcrl.config.site import ComponentConfig, SiteConfig, load_site
 from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 
 __all__ = [
-    "PROTECTIONS",
     "AlgorithmConfig",
     "BudgetConfig",
     "CheckpointConfig",

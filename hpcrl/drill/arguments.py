@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hpcrl.config import PROTECTIONS
+from hpcrl.config.protections import PROTECTIONS
 
 EXERCISES = {
     "kill": "SIGKILL to one rank of each role, one start after the other",

@@ -18,7 +18,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from hpcrl.config import PROTECTIONS, ConfigError, ExitCode, RunConfig
+from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.config.protections import PROTECTIONS
 from hpcrl.drill.arguments import EXERCISES, Options
 from hpcrl.drill.exercises import FUNCTIONS
 from hpcrl.drill.plan import Drill

@@ -118,6 +118,7 @@ def measure_rank(situation: Situation, measure: Callable[[MPI.Intracomm], Any]) 
     except BaseException:
         traceback.print_exc()
         sys.stderr.flush()
+        wait_until_read()
         MPI.COMM_WORLD.Abort(int(ExitCode.RANK_FAILED))
         raise
     sys.stdout.flush()  # a rank that dies in Finalize cannot take it away

@@ -54,9 +54,9 @@ def shared_bytes(
     Where it is not there, messages are sent instead.
     """
     from hpcrl.comm.node_sum import bucket_ranges, segment_bytes
-    from hpcrl.comm.publish import window_bytes
     from hpcrl.comm.replay_link import SLOTS
     from hpcrl.comm.rows import arena_bytes
+    from hpcrl.comm.slices import window_bytes
     from hpcrl.data.trajectory import TrajectoryLayout
     from hpcrl.roles.arenas import slot_bytes, trajectory_rows
 

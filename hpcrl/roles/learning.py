@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from hpcrl.algorithms import Algorithm, Batch
+from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
-from hpcrl.comm.world import LearnerComms
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging

@@ -107,7 +107,7 @@ def one_run(rng, index, folder):
     if inside:
         NOTES.trained.clear()
         NOTES.seconds_per_step = pace[ranks.rank]
-        hpcrl.comm.world._node_name = lambda comm: names[comm.rank]
+        hpcrl.comm.world.node_name = lambda comm: names[comm.rank]
         flag = SignalFlag()
         if signal is not None and signal[0] == ranks.rank:
             threading.Timer(signal[1], lambda: setattr(flag, "received", "SIGTERM")).start()

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from hpcrl.config import PROTECTIONS
+from hpcrl.config.protections import PROTECTIONS
 from tests.system.support import TOP, TOY
 
 NEEDED_BY = {

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hpcrl.config import PROTECTIONS, ConfigError, ExitCode, FaultsConfig
+from hpcrl.config import ConfigError, ExitCode, FaultsConfig
+from hpcrl.config.protections import PROTECTIONS
 from hpcrl.drill import exercises
 from hpcrl.drill.arguments import EXERCISES, add_command, options
 from hpcrl.drill.command import chosen, drill_command

@@ -356,8 +356,8 @@ def test_where_the_others_go_on(tmp_path, mortal, code):
 
 def test_a_rank_that_dies_before_they_all_are_there_ends_the_job():
     """Its launcher is told: here the shell that started it."""
-    inner = PROGRAM.format(body="    os.kill(os.getpid(), signal.SIGKILL)")
-    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1], 'others go on'])"
+    inner = PROGRAM.format(body="    os.kill(os.getpid(), signal.SIGKILL)", options=", others_go_on=True")
+    outer = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     ended = subprocess.run([sys.executable, "-c", outer, inner], capture_output=True, text=True, check=False)
     assert ended.returncode == -signal.SIGTERM
     assert "(during start-up) was killed by SIGKILL" in ended.stderr
