@@ -72,7 +72,7 @@ def test_busy_processes_of_a_killed_rank_are_ended(tmp_path):
 )
 def test_slow_env_steps_are_no_stall(tmp_path, ranks):
     """Trajectories and the evaluation take more than twice the limit, each env_step a third of it."""
-    slow = ("env.id=slow", 'env.kwargs={"seconds": 1.0}', "faults.stall_timeout_s=3")
+    slow = ("env.id=slow", 'env.kwargs={"seconds": 0.66}', SHORT)
     ended = run(tmp_path, *slow, *ranks, "budget.env_steps=1", "env.num_envs=2")
     assert ended.code == 0, ended.stderr
     assert ended.named_failures() == []
