@@ -248,13 +248,16 @@ def _blocks(folder: Path, part: str) -> Path:
 
 def _link_best(base: Path, best: Sequence[tuple[int, float]]) -> None:
     """Have `best` lead to the first set, whole at any time; no such link where there is none."""
+    link = base / "best"
+    if link.is_dir() and not link.is_symlink():  # somebody's copy of the run followed the link
+        _discard(link)
     if not best:
-        (base / "best").unlink(missing_ok=True)
+        link.unlink(missing_ok=True)
         return
     aside = base / ".tmp-best"
     aside.unlink(missing_ok=True)
     aside.symlink_to(f"{best[0][0]:012d}")
-    aside.rename(base / "best")
+    aside.rename(link)
     sync(base)
 
 

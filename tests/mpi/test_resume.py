@@ -223,7 +223,7 @@ def test_every_periodic_set_leads_to_the_same_end(comm, kind):
 def cut_off(source, target, number):
     """A copy of the run whose newest set is that of update `number`."""
     shutil.copytree(source, target)
-    for path in (target / "checkpoints").iterdir():
+    for path in checkpoint.find_sets(target):
         if int(path.name) > number:
             shutil.rmtree(path)
 

@@ -262,6 +262,13 @@ def test_a_damaged_manifest_has_no_score(tmp_path):
     assert checkpoint.by_score(tmp_path) == [(2, 1.0)]
 
 
+def test_a_copy_of_a_run_may_have_followed_the_link(tmp_path):
+    save(tmp_path / "run", 1, score=9.0, keep_best=1)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")  # makes a folder of `best`
+    save(tmp_path / "copy", 2, score=10.0, keep_best=1)
+    assert (tmp_path / "copy" / "checkpoints" / "best").readlink().name == "000000000002"
+
+
 def test_a_kill_at_any_step_keeps_the_best(tmp_path):
     for step in itertools.count():
         run = tmp_path / str(step)
