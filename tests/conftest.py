@@ -18,18 +18,16 @@ if not look().in_world:
     mpi4py.rc.initialize = False
     mpi4py.rc.finalize = False
 
-ONE_PROCESS = ("unit", "conformance", "mutants")
-"""Folders whose tests use about one core. The others start ranks that share all cores: they wait for one another."""
 
-
-class RanksTogether(LoadScopeScheduling):
-    """`pytest -n`: the tests that start ranks go to one worker, as one scope and first; the others one by one."""
+class FilesOfRanks(LoadScopeScheduling):
+    """`pytest -n`: tests that start ranks wait for one another inside a file; all others go where there is time."""
 
     def _split_scope(self, nodeid):
-        folder = nodeid.removeprefix("tests/").partition("/")[0]
-        return nodeid if folder in ONE_PROCESS else "ranks"
+        file = nodeid.partition("::")[0]
+        apart = file.startswith(("tests/unit/", "tests/conformance/", "tests/mutants/", "tests/test_mpi.py"))
+        return nodeid if apart else file
 
 
 def pytest_xdist_make_scheduler(config, log):
     """The hook of pytest-xdist."""
-    return RanksTogether(config, log)
+    return FilesOfRanks(config, log)
