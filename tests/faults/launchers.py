@@ -56,9 +56,9 @@ def by_srun(
 
 
 SUBMITIT = """\
-import json, sys, submitit
-from hpcrl.launch import RunFailedError, submit
-submitit.SlurmJob._results_timeout_s = 1  # for a slow file system
+import json, sys
+from hpcrl.launch import RunFailedError, submit, submitted
+submitted.LOOK_EVERY_S = 0.5
 job = submit("job.json", executor="slurm", **json.loads(sys.argv[1]))
 try:
     job.result()
