@@ -15,6 +15,7 @@ from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.aftermath import another_has_failed
 from hpcrl.launch.allocation import allocation_end
 from hpcrl.launch.output import wait_until_read
+from hpcrl.launch.pmi import honest_server
 from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
 from hpcrl.launch.supervise import Board, announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
@@ -147,7 +148,8 @@ def _start_mpi(situation: Situation, nodes: int | None) -> str | None:
     if refusal is not None:
         return refusal
     if not MPI.Is_initialized():
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+        with honest_server(os.environ):
+            MPI.Init_thread(MPI.THREAD_MULTIPLE)
     refusal = mismatch(situation, MPI.COMM_WORLD.size, library)
     if refusal is not None:
         return refusal
