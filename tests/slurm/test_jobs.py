@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -39,6 +40,12 @@ def test_a_run_on_two_nodes(cluster, tmp_path):
     assert "node1" in said and "node2" in said
     assert job.describe()["status"] == "finished"
     assert "hpcrl ended with exit code 0" in job.text()
+
+
+def test_mpi_starts_whatever_lies_on_the_heap(cluster):
+    program = [sys.executable, str(Path(__file__).parent / "used_heap.py")]
+    said = cluster.run("srun", "--mpi=pmi2", "--nodes=2", "--ntasks=3", *program)
+    assert said.split() == ["3"] * 3
 
 
 def test_threads_follow_the_profile(cluster, tmp_path):
