@@ -52,8 +52,10 @@ def test_a_value_of_that_length_fits_into_slurms_line():
     assert (LONGEST_VALUE - 2) // 2 == (LONGEST_VALUE - 1) // 2  # how MPICH cuts, and how it puts together
 
 
-def test_afterwards_the_connection_is_the_original_one(connection):
+def test_afterwards_the_connection_is_the_original_one(connection, monkeypatch):
     descriptor, server = connection
+    fork, children = os.fork, []
+    monkeypatch.setattr(os, "fork", lambda: children.append(fork()) or children[-1])
     environ = step_of_slurm(descriptor)
     before = os.fstat(descriptor).st_ino, os.get_inheritable(descriptor)
     with honest_server(environ):
@@ -61,8 +63,9 @@ def test_afterwards_the_connection_is_the_original_one(connection):
         assert os.get_inheritable(descriptor) == before[1]
     assert (os.fstat(descriptor).st_ino, os.get_inheritable(descriptor)) == before
     assert ask(descriptor, server, b"cmd=get_maxes\n", PROMISE)[1] == PROMISE
+    (child,) = children
     with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+        os.waitpid(child, os.WNOHANG)
 
 
 def test_long_requests_arrive_whole(connection):
