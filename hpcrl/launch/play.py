@@ -19,8 +19,9 @@ from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
+from hpcrl.launch.board import Board
+from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
-from hpcrl.launch.supervise import Board
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.cut import Cuts
@@ -56,7 +57,6 @@ def play(
     except ConfigError as error:
         raise Refused(str(error)) from error
     world = open_world(comm_world, config, environment["threads_per_rank"])
-    world.waiter.beat = board.beat
     try:
         device = agree_on_devices(world, config.ranks.learner_device)
     except ConfigError as error:
@@ -76,7 +76,9 @@ def play(
     run_dir, world.attempt, saved = _agree(world, world.plan.writer, open_results)
     board.identify(**who, run_dir=str(run_dir.absolute()))
     end_time = world.comm.bcast(environment["allocation_end"], 0)
-    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
+    roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
+    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board, roll)
+    pulse = _make_pulse(session, records, roll, board)
     session.cuts.stop_before(end_time)
     if results:
         session.cuts.score = results[0].score
@@ -85,11 +87,12 @@ def play(
         world.failures.agree(0, _START_S)
         board.identify(**who, run_dir=str(run_dir.absolute()), mortal=world.rank in world.failures.mortal)
     loops = [_role_loop(session, placement) for placement in world.placements]
-    run_roles([*loops, _watch_begins(board)], session)
+    run_roles([*loops, _watch_begins(pulse)], session)
     session.record("edges", edge_rows(world))
     session.control.close()
     run_roles([_last_streams(session, records)], session)
     session.control.cancel()
+    pulse.end()
     if isinstance(records, RecordReceiver):
         records.close()
     code = world.worst_exit_code(int(session.outcome["exit_code"]))
@@ -101,9 +104,9 @@ def play(
     return code
 
 
-def _watch_begins(board: Board) -> RoleLoop:
+def _watch_begins(pulse: Pulse) -> RoleLoop:
     """The last in the first round: by then every role of this rank has made what it needs, however long that took."""
-    board.begin()
+    pulse.begin()
     yield True
 
 
@@ -178,11 +181,12 @@ def _make_session(
     results: list[Results],
     flag: SignalFlag,
     board: Board,
+    roll: RollCall,
 ) -> tuple[Session, RecordSender | RecordReceiver]:
     records: RecordSender | RecordReceiver
     if results:
         writer = results[0].writer
-        records = RecordReceiver(world, writer.add)
+        records = RecordReceiver(world, writer.add, roll.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records
 
@@ -209,6 +213,29 @@ def _make_session(
         report=board.report,
     )
     return session, records
+
+
+def _make_pulse(
+    session: Session, records: RecordSender | RecordReceiver, roll: RollCall, board: Board
+) -> Pulse:
+    """Have this rank's waits and work be told of."""
+    world = session.world
+    own = world.placements[0]
+
+    def tell(text: str) -> bool:
+        if isinstance(records, RecordSender):
+            return records.note(text)
+        roll.take(world.rank, text)
+        return True
+
+    def waiting() -> str:
+        role = "+".join(placement.role for placement in world.placements)
+        details = f"last progress: {board.progress()}; not drained:\n{world.report()}"
+        return describe_wait(role, own.role_rank, ", ".join(session.open_hops), details)
+
+    pulse = Pulse(board, tell, session.poll_records, waiting, session.config.faults.stall_timeout_s)
+    world.waiter.beat, world.waiter.work = pulse.beat, pulse.work
+    return pulse
 
 
 def _no_clock() -> None:

@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrl.launch.orphans import descendants
@@ -44,22 +45,33 @@ class Silence:
         return self._silent_s > self._limit_s
 
 
-def wait(
-    child: int, beats: Callable[[], int], limit_s: float | None, given_up: Callable[[], bool] = lambda: False
-) -> int | None:
-    """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A count that must change at least every `limit_s`, as long as it is not 0."""
+
+    count: Callable[[], int]
+    limit_s: float
+    cause: Callable[[], str]
+    """What is said when it has not."""
+    of_the_run: bool = False
+    """It is not this child that has failed, but the run."""
+
+
+def wait(child: int, watches: Sequence[Watch], given_up: Callable[[], bool] = lambda: False) -> int | Watch:
+    """The wait status of a child, at once when it ends; else the first watch whose count stood still for too long.
 
     Main thread only; signals are handled meanwhile. `given_up`, asked at every look, has the child killed.
     """
     # blocked, it stays pending: an end between two calls is not missed
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    silence = Silence(limit_s, time.monotonic()) if limit_s is not None else None
+    silences = [(watch, Silence(watch.limit_s, time.monotonic())) for watch in watches]
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
-        if silence is not None and silence.too_long(beats(), time.monotonic()):
-            return None
+        for watch, silence in silences:
+            if silence.too_long(watch.count(), time.monotonic()):
+                return watch
         if given_up():
             os.kill(child, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)

@@ -1,19 +1,25 @@
 """What counts as silence, and children that end, hang or have children themselves."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from hpcrl.launch import watchdog
 from hpcrl.launch.orphans import Orphans
-from hpcrl.launch.watchdog import Silence
+from hpcrl.launch.watchdog import Silence, Watch
 from tests.unit.launch.test_supervise import IDENTIFY, PLACE, PROGRESS, end, gone, start, wait_for_file
 
 STUCK = "hpcrl: actor 3 (rank 5 on n7) has made no progress for 1 s (faults.stall_timeout_s)"
+
+
+def watch(limit_s):
+    return Watch(lambda: 1, limit_s, lambda: "stands still")
 
 
 def looks(silence, beats, times):
@@ -62,8 +68,8 @@ def child():
 
 def test_the_end_is_noticed_between_two_looks(child, monkeypatch):
     monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 600.0)
-    status = watchdog.wait(child("import time; time.sleep(0.5); raise SystemExit(5)"), lambda: 1, 3600.0)
-    assert status is not None and os.waitstatus_to_exitcode(status) == 5
+    status = watchdog.wait(child("import time; time.sleep(0.5); raise SystemExit(5)"), [watch(3600.0)])
+    assert isinstance(status, int) and os.waitstatus_to_exitcode(status) == 5
 
 
 def test_signals_are_handled_between_two_looks(child, monkeypatch):
@@ -75,10 +81,17 @@ def test_signals_are_handled_between_two_looks(child, monkeypatch):
             0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         )
         timer.start()
-        status = watchdog.wait(pid, lambda: 1, None)
+        status = watchdog.wait(pid, [])
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert status is not None and os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert isinstance(status, int) and os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_the_watch_whose_count_stands_still_is_told(child, monkeypatch):
+    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 0.01)
+    moving = itertools.count(1)
+    watches = [Watch(lambda: next(moving), 0.05, lambda: "moves"), watch(3600.0), watch(0.05), watch(0.05)]
+    assert watchdog.wait(child("import time; time.sleep(600)"), watches) is watches[2]
 
 
 def test_what_a_child_has_started_dies_with_it(child, tmp_path):
@@ -141,6 +154,27 @@ board.done()
 return 75
 """
     assert end(start(body)) == (75, "", "")
+
+
+RUN = "hpcrl: no rank of the run has made progress for 2 s (twice faults.stall_timeout_s): "
+
+
+def test_a_run_in_which_everybody_waits_is_named_with_what_they_wait_for():
+    body = """
+board.begin()
+board.watch_run(on=True)
+for step in range(30):
+    time.sleep(0.1)
+    board.work()
+board.show_waits("actors 0-3 in grant.wait", "actor 0: a stream\\nactor 1: another")
+while True:
+    time.sleep(0.1)
+    board.beat()
+"""
+    began = time.monotonic()
+    code, _, errors = end(start(IDENTIFY + body))
+    assert (code, errors) == (3, f"actor 0: a stream\nactor 1: another\n{RUN}actors 0-3 in grant.wait\n")
+    assert time.monotonic() - began > 5.0, "as long as somebody works the run goes on"
 
 
 LEAVES = """
