@@ -28,7 +28,7 @@ class Board:
         self._write(_PROGRESS, _DONE, progress)
 
     def enter(self, phase: str, *, together: bool = False) -> None:
-        """Write what the rank is at during its start, as in "it was ...". `together`: all ranks must come there."""
+        """Write what the rank is at during its start, as in "it was ...". `together`: it may be waiting for others."""
         self._write(_PHASE, _WAITS, phase)
         self._counts[_SHARED_PHASE] = together
 
@@ -37,9 +37,11 @@ class Board:
         self._counts[_BEATS] = 1
 
     def beat(self) -> None:
-        """A sign of life; nothing before `begin`."""
+        """A sign of life; before `begin` only a sign that the rank waits for another one."""
         if self._counts[_BEATS]:
             self._counts[_BEATS] += 1
+        else:
+            self._counts[_SHARED_PHASE] = 1
 
     @property
     def beats(self) -> int:

@@ -74,7 +74,7 @@ def doctor_command(question: Question) -> int:
         return _be_a_rank(situation, config, question, board)
 
     overdue = f"is not at its end after {question.limit_s:g} s (--limit), perhaps because others did not come"
-    code = supervised(body, SignalFlag(), question.limit_s, overdue)
+    code = supervised(body, SignalFlag(), question.limit_s, overdue=overdue)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

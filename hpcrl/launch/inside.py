@@ -42,6 +42,7 @@ def run_rank(
     limit_threads(threads)
     # asks Slurm, which a process under MPI should not
     end_time = allocation_end() if situation.rank == 0 else None
+    board.enter("in the start of MPI, to which every rank must come", together=True)
     refusal = _start_mpi(situation, config.ranks.nodes)
     if refusal is not None:
         board.done()

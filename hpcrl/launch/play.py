@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 T = TypeVar("T")
-_START_S = 600.0
-"""For the slowest rank to come to the end of the start."""
 
 
 class Refused(Exception):
@@ -56,6 +55,7 @@ def play(
         config = fit(config, comm_world.size)
     except ConfigError as error:
         raise Refused(str(error)) from error
+    board.enter("opening the world of all ranks, to which each must come", together=True)
     world = open_world(comm_world, config, environment["threads_per_rank"])
     try:
         device = agree_on_devices(world, config.ranks.learner_device)
@@ -66,15 +66,20 @@ def play(
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
     specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
-    specs = _agree(world, specs_rank, lambda: make_specs(config, device))
+    specs = _agree(
+        world, specs_rank, lambda: make_specs(config, device), "making an environment for its spaces", board
+    )
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
         results.append(Results(world, config, environment, resume))
         return results[0].run_dir, results[0].attempt, results[0].saved
 
-    run_dir, world.attempt, saved = _agree(world, world.plan.writer, open_results)
+    run_dir, world.attempt, saved = _agree(
+        world, world.plan.writer, open_results, "opening the run directory", board
+    )
     board.identify(**who, run_dir=str(run_dir.absolute()))
+    board.enter("opening streams, for which every rank must come", together=True)
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
     session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board, roll)
@@ -84,8 +89,9 @@ def play(
         session.cuts.score = results[0].score
     if world.failures is not None:
         # all ranks are here, and need nothing of each other that a death ends
-        world.failures.agree(0, _START_S)
+        world.failures.agree(0, config.faults.start_timeout_s or math.inf)
         board.identify(**who, run_dir=str(run_dir.absolute()), mortal=world.rank in world.failures.mortal)
+    board.enter("making what its roles need (environments, networks, what was saved)")
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _watch_begins(pulse)], session)
     session.record("edges", edge_rows(world))
@@ -138,13 +144,16 @@ def _set_up_logging(config: RunConfig, world: World, who: dict[str, Any]) -> Non
     logger.setLevel(level.upper())
 
 
-def _agree(world: World, root: int, make: Callable[[], T]) -> T:
+def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Board) -> T:
     """What `make` gives on `root`, on every rank. Collective over the world; pickled, at start-up only.
 
     Raises Refused on every rank when it raised ConfigError on the root.
     """
     refusal, value = "", None
-    if world.rank == root:
+    if world.rank != root:
+        board.enter(f"waiting for rank {root}, which was {what}", together=True)
+    else:
+        board.enter(what)
         try:
             value = make()
         except ConfigError as error:

@@ -104,6 +104,7 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
         body,
         flag,
         faults.stall_timeout_s if faults.has("watchdog") else None,
+        faults.start_timeout_s if faults.has("watchdog") else None,
         names_the_dead=faults.has("supervisor"),
         others_go_on=faults.actor_death == "continue" and situation.size > 1,
     )

@@ -23,6 +23,8 @@ from hpcrl.launch.watchdog import Watch
 _PR_SET_PDEATHSIG = 1
 _RANK_0_SPEAKS_S = 10.0
 """Under srun the others wait so long for its refusal at most: srun ends them when it has left."""
+_CULPRIT_SPEAKS_S = 5.0
+"""For the parent of a rank that others wait for in their start to name it and end the job."""
 _NOTE_S = 10.0
 """For the note in the run directory: the file system may be what the rank hangs at."""
 
@@ -31,6 +33,7 @@ def supervised(
     body: Callable[[Board], int],
     flag: SignalFlag,
     stall_timeout_s: float | None = None,
+    start_timeout_s: float | None = None,
     overdue: str | None = None,
     *,
     names_the_dead: bool = True,
@@ -40,9 +43,9 @@ def supervised(
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never), or, on the
-    run's writer, when nobody works for twice as long. `overdue`: what is then said instead of the usual, without
-    stacks. A child that only ended because another rank is gone is not
+    is RANK_FAILED. So it is when the child is ended because it has not begun to beat after `start_timeout_s` (None: no
+    limit), does not beat for `stall_timeout_s` or, on the run's writer, when nobody works for twice as long. `overdue`:
+    what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
     named. Processes that the child leaves behind are ended too. Without `names_the_dead` a death is passed on without a
     word, as ERROR.
 
@@ -50,6 +53,7 @@ def supervised(
     (`Board.identify(mortal=True)`) leaves with FINISHED then.
     """
     board = Board()
+    board.enter("loading hpcrl")
     orphans = Orphans()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -82,7 +86,7 @@ def supervised(
         orphans.reap(child)
         return aftermath.nothing_to_end(board.run_dir, told)
 
-    ended = watchdog.wait(child, _watches(board, stall_timeout_s), given_up)
+    ended = watchdog.wait(child, _watches(board, stall_timeout_s, start_timeout_s), given_up)
     if isinstance(ended, Watch):
         _end_stalled(child, board, ended, overdue)
         orphans.end()
@@ -179,10 +183,21 @@ def end_with_parent(number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def _watches(board: Board, stall_timeout_s: float | None) -> list[Watch]:
+def _watches(board: Board, stall_timeout_s: float | None, start_timeout_s: float | None) -> list[Watch]:
     """What must not stand still."""
+    watches = []
+    if start_timeout_s is not None:
+        start = Watch(
+            lambda: int(not board.beats),
+            start_timeout_s,
+            lambda: (
+                f"has not started within {start_timeout_s:g} s (faults.start_timeout_s): it was {board.phase}"
+            ),
+            lambda: _patience_s(board),
+        )
+        watches.append(start)
     if stall_timeout_s is None:
-        return []
+        return watches
     key = "faults.stall_timeout_s"
     stall = Watch(
         lambda: board.beats,
@@ -196,7 +211,14 @@ def _watches(board: Board, stall_timeout_s: float | None) -> list[Watch]:
         lambda: f"no rank of the run has made progress for {nobody_s:g} s (twice {key}): {board.waits[0]}",
         of_the_run=True,
     )
-    return [stall, run]
+    return [*watches, stall, run]
+
+
+def _patience_s(board: Board) -> float:
+    """Whoever waits for another rank lets that one be named; where all wait for each other, rank 0 speaks."""
+    if not board.is_together:
+        return 0.0
+    return _CULPRIT_SPEAKS_S if board.who().get("rank") == 0 else 2 * _CULPRIT_SPEAKS_S
 
 
 def _end_stalled(child: int, board: Board, watch: Watch, overdue: str | None) -> None:

@@ -33,16 +33,17 @@ class Silence:
         self._beats = 0
         self._silent_s = 0.0
 
-    def too_long(self, beats: int, now: float) -> bool:
+    def too_long(self, beats: int, now: float, patience_s: float = 0.0) -> bool:
         """Look again, every LOOK_EVERY_S. `beats`: any other number than the last is a sign of life; 0: not begun.
 
+        `patience_s`: what there is beyond the limit just now.
         If much more time has passed since the last look, the machine or the whole job was suspended: not counted.
         """
         passed, self._looked = min(now - self._looked, 2 * LOOK_EVERY_S), now
         alive = beats == 0 or beats != self._beats
         self._beats = beats
         self._silent_s = 0.0 if alive else self._silent_s + passed
-        return self._silent_s > self._limit_s
+        return self._silent_s > self._limit_s + patience_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,8 @@ class Watch:
     limit_s: float
     cause: Callable[[], str]
     """What is said when it has not."""
+    patience_s: Callable[[], float] = float
+    """Time beyond the limit, as long as it may be another one's fault."""
     of_the_run: bool = False
     """It is not this child that has failed, but the run."""
 
@@ -70,7 +73,7 @@ def wait(child: int, watches: Sequence[Watch], given_up: Callable[[], bool] = la
         if ended:
             return status
         for watch, silence in silences:
-            if silence.too_long(watch.count(), time.monotonic()):
+            if silence.too_long(watch.count(), time.monotonic(), watch.patience_s()):
                 return watch
         if given_up():
             os.kill(child, signal.SIGKILL)

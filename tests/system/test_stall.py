@@ -109,6 +109,28 @@ def test_work_of_others_is_heard_of_inside_a_collective(tmp_path):
     assert (ended.code, ended.named_failures()) == (0, []), ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("how", "limit_s", "world", "who", "phase"),
+    [
+        ("for the run", 3, {"ranks": 1}, "replay+learner+actor 0 (rank 0 on ", "making what its roles need"),
+        ("alone", 6, {}, "actor 0 (rank 2 on ", "making an environment for its spaces"),
+    ],
+    ids=["one process", "others wait"],
+)
+def test_a_start_that_never_ends(tmp_path, how, limit_s, world, who, phase):
+    custom = (
+        "env.engine=custom",
+        "env.id=tests.system.stuck_envs:never_made",
+        f'env.kwargs={{"how": "{how}"}}',
+    )
+    ended = run(tmp_path, *custom, f"faults.start_timeout_s={limit_s}", **world, environ=WITH_TESTS)
+    assert ended.code == 3, ended.stderr
+    (line,) = ended.named_failures()
+    assert line.startswith("hpcrl: " + who)
+    assert f"has not started within {limit_s} s (faults.start_timeout_s): it was {phase}" in line
+    assert "in never_made" in ended.stderr
+
+
 def test_a_slow_start_is_no_stall(tmp_path):
     settings = ('env.kwargs={"seconds": 6}', "env.id=tests.system.stuck_envs:make_slowly", SHORT)
     ranks = ("scheme=synchronous", "ranks.workers=2", "evaluation.episodes=0")

@@ -10,7 +10,8 @@ import time
 
 import pytest
 
-from hpcrl.launch import watchdog
+from hpcrl.launch import supervise, watchdog
+from hpcrl.launch.board import Board
 from hpcrl.launch.orphans import Orphans
 from hpcrl.launch.watchdog import Silence, Watch
 from tests.unit.launch.test_supervise import IDENTIFY, PLACE, PROGRESS, end, gone, start, wait_for_file
@@ -175,6 +176,46 @@ while True:
     code, _, errors = end(start(IDENTIFY + body))
     assert (code, errors) == (3, f"actor 0: a stream\nactor 1: another\n{RUN}actors 0-3 in grant.wait\n")
     assert time.monotonic() - began > 5.0, "as long as somebody works the run goes on"
+
+
+def test_a_start_that_never_ends_is_named_with_what_it_was_at():
+    body = "board.identify(rank=5, node='n7')\nboard.enter('making environments')\ntime.sleep(600)"
+    code, _, errors = end(start(body, options=", start_timeout_s=1.0"))
+    named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
+    words = "has not started within 1 s (faults.start_timeout_s): it was making environments"
+    assert (code, named) == (3, [f"hpcrl: rank 5 (during start-up on n7) {words}"])
+
+
+@pytest.mark.parametrize(
+    ("rank", "together", "polls", "patience"),
+    [
+        (0, False, False, 0),
+        (5, False, False, 0),
+        (0, True, False, 5),
+        (5, True, False, 10),
+        (5, False, True, 10),
+    ],
+)
+def test_who_waits_for_others_in_its_start_lets_them_be_named(rank, together, polls, patience):
+    board = Board()
+    board.enter("waiting", together=not together)
+    board.identify(rank=rank, node="n7")
+    board.enter("making environments", together=together)
+    if polls:
+        board.beat()
+    silence = Silence(20.0, now=0.0)
+    (watch, *_) = supervise._watches(board, 30.0, 20.0)
+    late = [silence.too_long(watch.count(), now, watch.patience_s()) for now in range(1, 60)]
+    assert late.index(True) == 20 + patience + 1
+    board.begin()
+    assert not silence.too_long(watch.count(), 60.0, watch.patience_s())
+
+
+def test_a_start_that_ends_in_time_has_no_limit_any_more():
+    body = (
+        "board.begin()\nfor _ in range(30):\n    time.sleep(0.1)\n    board.beat()\nboard.done()\nreturn 75"
+    )
+    assert end(start(body, options=", start_timeout_s=1.0")) == (75, "", "")
 
 
 LEAVES = """
