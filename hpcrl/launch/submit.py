@@ -121,8 +121,8 @@ def run_task(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
 
 def run_here(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """Every role in this very process, without a supervisor; the exit code."""
+    from hpcrl.launch.board import Board
     from hpcrl.launch.inside import run_rank
-    from hpcrl.launch.supervise import Board
 
     return run_rank(RunConfig.parse(values), look({}), Board(), SignalFlag(), resume)
 

@@ -150,7 +150,7 @@ SECTIONS = [
         shard_optimizer=True,
         timeout_s=7.5,
     ),
-    FaultsConfig(stall_timeout_s=None, actor_death="continue", without=("watchdog",)),
+    FaultsConfig(stall_timeout_s=None, start_timeout_s=None, actor_death="continue", without=("watchdog",)),
     LogConfig(progress_interval_s=0.5, level="debug"),
     ComponentConfig(partition="gpu", nodes=2, cpus_per_rank=8, sbatch=("--gres=gpu:1",)),
     SiteConfig(

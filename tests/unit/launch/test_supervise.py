@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hpcrl.launch import aftermath
-from hpcrl.launch.supervise import Board
+from hpcrl.launch.board import Board
 
 PROGRAM = """
 import os, signal, sys, time
