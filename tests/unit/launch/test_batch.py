@@ -267,7 +267,7 @@ def test_each_task_of_a_sweep_has_its_own_settings_and_directory(start):
 
 
 def test_a_task_that_is_none_of_the_sweep_starts_nothing(start, tmp_path):
-    with pytest.raises(AssertionError, match="array task 3 is not one of these"):
+    with pytest.raises(AssertionError, match=r"array task 3 is not one of these$"):
         start(script(seeds="3-5"), SLURM_ARRAY_TASK_ID="3", SLURM_ARRAY_JOB_ID="7")
     assert (tmp_path / "calls").read_text() == ""
 
