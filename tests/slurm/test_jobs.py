@@ -69,14 +69,18 @@ def test_a_heterogeneous_job_is_one_world(cluster, tmp_path):
     assert job.describe()["job"]["id"] == job.number
 
 
-def test_an_array_of_seeds(cluster, tmp_path):
-    job = submit(cluster, tmp_path, recipe=toy_recipe(tmp_path), options=["--seeds", "3,5", "--nodes", "1"])
+def test_an_array_over_settings_and_seeds(cluster, tmp_path):
+    """One job; each task has settings, directory and log of its own."""
+    options = ["--sweep", "algorithm.learning_rate=1e-3,3e-4", "--seeds", "3,5", "--nodes", "1"]
+    job = submit(cluster, tmp_path, recipe=toy_recipe(tmp_path), options=options)
     job.until(lambda: cluster.run("squeue", "--noheader") == "")
-    for seed in (3, 5):
-        run_dir = tmp_path / "runs" / f"toy-{seed}-{job.number}"
+    for task, (rate, seed) in enumerate([("1e-3", 3), ("1e-3", 5), ("3e-4", 3), ("3e-4", 5)]):
+        run_dir = tmp_path / "runs" / f"toy-learning_rate={rate}-{seed}-{job.number}"
         assert json.loads((run_dir / "status.json").read_text())["status"] == "finished", job.text()
-        assert json.loads((run_dir / "config.json").read_text())["seed"] == seed
-        assert "hpcrl ended with exit code 0" in (tmp_path / f"toy-{job.number}_{seed}.log").read_text()
+        config = json.loads((run_dir / "config.json").read_text())
+        assert (config["algorithm"]["learning_rate"], config["seed"]) == (float(rate), seed)
+        assert "hpcrl ended with exit code 0" in (tmp_path / f"toy-{job.number}_{task}.log").read_text()
+    assert len(list((tmp_path / "runs").iterdir())) == 4
 
 
 LAST_ATTEMPT = {"max_attempts": 1}
