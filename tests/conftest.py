@@ -7,7 +7,9 @@ from xdist.scheduler import LoadScopeScheduling
 from hpcrl.launch.situation import look
 
 # Tests run side by side with others on few cores: time is no property of the code.
-hypothesis.settings.register_profile("hpcrl", deadline=None)
+hypothesis.settings.register_profile(
+    "hpcrl", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("hpcrl")
 
 collect_ignore = []

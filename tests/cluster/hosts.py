@@ -138,8 +138,9 @@ def clusters() -> list[Cluster]:
     with _registry():
         found = []
         for path in sorted(STATE.glob("*/cluster.json")):
-            values = json.loads(path.read_text())
-            found.append(Cluster(path.parent, tuple(values["nodes"]), values["rate"], values["delay"]))
+            with contextlib.suppress(FileNotFoundError):  # its owner is just removing it
+                values = json.loads(path.read_text())
+                found.append(Cluster(path.parent, tuple(values["nodes"]), values["rate"], values["delay"]))
         return found
 
 
@@ -182,7 +183,8 @@ def _start(
             _await(cluster, host, process)
         _wire(cluster)
         values = {"nodes": nodes, "rate": rate, "delay": delay}
-        (cluster.folder / "cluster.json").write_text(json.dumps(values))
+        (cluster.folder / "cluster").write_text(json.dumps(values))
+        (cluster.folder / "cluster").rename(cluster.folder / "cluster.json")  # others may be reading it
         return cluster
 
 
@@ -264,11 +266,9 @@ def _registry() -> Iterator[None]:
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         for path in STATE.glob("*/lock"):
-            with path.open("w") as lock:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                except BlockingIOError:
-                    continue
+            # "r+": one that its owner is just removing is not made again
+            with contextlib.suppress(FileNotFoundError, BlockingIOError), path.open("r+") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 _end(path.parent)
         yield
 
@@ -276,8 +276,9 @@ def _registry() -> Iterator[None]:
 def _end(folder: Path) -> None:
     """Kill what runs on a cluster and remove its folder."""
     deadline = time.monotonic() + _LIMIT_S
-    head = folder / f"{HEAD}.pid"
-    network = _network_of(head.read_text().strip()) if head.exists() else None
+    network = None
+    with contextlib.suppress(FileNotFoundError):
+        network = _network_of((folder / f"{HEAD}.pid").read_text().strip())
     while members := _members(folder, network):
         if time.monotonic() > deadline:
             raise ClusterError(f"cannot end processes {members} of cluster {folder.name}")

@@ -7,7 +7,7 @@ from hpcrl.comm.rows import Arena
 from hpcrl.comm.stream import Tag
 from hpcrl.roles.session import StillInFlight
 from hpcrl.roles.session import drain as drain_role
-from tests.mpi.support import drain, meet, open_test_world
+from tests.mpi.support import drain, meet, open_test_world, poll_until
 
 
 @pytest.mark.parametrize("transport", ["auto", "messages"])
@@ -34,6 +34,9 @@ def test_a_rank_that_waits_too_long_says_for_what(comm, transport):
             arrivals.poll()
             return granted.drained and arrivals.drained
 
+        # what can come has come, however late the others are
+        poll_until(world, lambda: not ready() and granted.messages == arrivals.messages == 1)
+        meet(world, [ready])
         session = SimpleNamespace(config=world.config, world=world)
         with pytest.raises(StillInFlight) as caught:
             for _ in drain_role(ready, session):

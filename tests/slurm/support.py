@@ -57,9 +57,13 @@ def wait_until(ready, what=lambda: "", within_s=LIMIT_S):
         time.sleep(0.1)
 
 
-def until_updates(run_dir, number):
-    """Wait until a run has made so many updates."""
-    wait_until(lambda: Path(run_dir).is_dir() and len(read_table(run_dir, "updates")) >= number)
+def until_updates(run_dir, number, attempt=1):
+    """Wait until that attempt of a run has made so many updates; those of earlier ones do not count."""
+
+    def ready():
+        return Path(run_dir).is_dir() and (read_table(run_dir, "updates")["attempt"] == attempt).sum() >= number
+
+    wait_until(ready)
 
 
 def kill_last_rank(cluster, run_dir):

@@ -52,7 +52,7 @@ def test_four_attempts(cluster, tmp_path):
     recipe = cut_recipe(tmp_path, CUT_WORKERS)
     job = submit(cluster, tmp_path, recipe=recipe)
     for attempt in range(1, 4):
-        until_updates(job.run_dir, 15 * attempt)
+        until_updates(job.run_dir, 10, attempt)
         cluster.run("scancel", "--signal=USR1", job.number)
         wait_until(lambda: job.field("Restarts") == str(attempt), job.text)  # noqa: B023 - called here
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
@@ -67,7 +67,7 @@ def test_a_chain_goes_on_after_kills(cluster, tmp_path):
     first = submit(cluster, tmp_path, "checkpoint.every_updates=5", recipe=recipe, options=["--chain", "4"])
     jobs = [first, *later_jobs(first, 4)]
     for attempt, job in enumerate(jobs[:3], 1):
-        until_updates(first.run_dir, 15 * attempt)
+        until_updates(first.run_dir, 10, attempt)
         kill_all_ranks(cluster, first.run_dir)
         assert job.until_over() == ("FAILED", "3:0"), job.text()
     whole = submit(cluster, tmp_path, recipe=recipe)

@@ -35,12 +35,13 @@ def test_slow_actors_never_exceed_it_either(tmp_path):
     assert ended.table("updates")["lag_max"].max() <= 1
 
 
-@pytest.mark.parametrize("overdue", ["wait", "drop"])
-def test_a_straggler_is_waited_for_or_dropped(tmp_path, overdue):
+@pytest.mark.parametrize(("overdue", "seconds"), [("wait", 0.03), ("drop", 0.2)], ids=["wait", "drop"])
+def test_a_straggler_is_waited_for_or_dropped(tmp_path, overdue, seconds):
     """One actor is far too slow for batches of one trajectory; nothing is ever dropped unasked."""
     settings = (
         *(f"lag.overdue={overdue}", "ranks.actors=2", "algorithm.batch_trajectories=1"),
         *("env.engine=custom", "env.id=tests.system.timed_envs:make_straggler"),
+        f'env.kwargs={{"seconds": {seconds}}}',
     )
     ended = run(tmp_path, *settings, environ=WITH_TESTS)
     assert ended.code == 0, ended.stderr

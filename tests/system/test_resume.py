@@ -91,9 +91,9 @@ def test_a_signal_and_a_finished_run(tmp_path, whole):
 
 
 def test_the_end_of_the_allocation_stops_the_run_in_time(tmp_path):
-    end = datetime.now(UTC) + timedelta(seconds=20)
+    end = datetime.now(UTC) + timedelta(seconds=60)
     environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(end.timestamp()))}
-    settings = (SLOW, "budget.env_steps=1000000000", "checkpoint.margin_s=12", RUN_DIR)
+    settings = (SLOW, "budget.env_steps=1000000000", "checkpoint.margin_s=53", RUN_DIR)
     ended = run(tmp_path, *settings, recipe=CHAIN, environ=environ)
     assert ended.code == 75 and datetime.now(UTC) < end
     summary = ended.describe()

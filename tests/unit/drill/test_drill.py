@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import uuid
 from argparse import ArgumentParser
 from pathlib import Path
 
@@ -122,7 +123,7 @@ def test_a_checkpoint_that_is_being_written(tmp_path, files, torn):
 
 
 def test_processes_are_found_stopped_and_continued():
-    token = "a-token-of-this-test"
+    token = f"a-token-of-this-test-{uuid.uuid4().hex}"
     program = [sys.executable, "-c", "print('begun', flush=True); input()"]
     with subprocess.Popen(
         program, env={"SOME": token}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

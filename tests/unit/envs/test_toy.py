@@ -1,6 +1,6 @@
 """Toy environments against their known values."""
 
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -111,19 +111,18 @@ def test_lives_report_the_game(episodic_life):
     assert ends == (6 if episodic_life else 2)
 
 
-def test_slow_overlaps_with_work_between_send_and_recv():
-    env = make("slow", seconds=0.05)
+def test_slow_overlaps_with_work_between_send_and_recv(monkeypatch):
+    """It sleeps, and only for what the work has left of its time."""
+    now, slept = [100.0], []
+    clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)
+    monkeypatch.setattr("hpcrl.envs.toy_faults.time", clock)
+    env = make("slow", seconds=0.5)
     env.reset()
-    env.send(np.zeros(1, np.int64))
-    time.sleep(0.06)
-    started, cpu = time.perf_counter(), time.process_time()
-    env.recv()
-    assert time.perf_counter() - started < 0.04
-    started = time.perf_counter()
-    env.send(np.zeros(1, np.int64))
-    env.recv()
-    assert time.perf_counter() - started >= 0.05
-    assert time.process_time() - cpu < 0.04
+    for work_s in (0.0, 0.25, 0.75):
+        env.send(np.zeros(1, np.int64))
+        now[0] += work_s
+        env.recv()
+    assert slept == [0.5, 0.25, 0.0]
 
 
 def test_failing_raises_at_its_step():

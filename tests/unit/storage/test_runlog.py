@@ -26,11 +26,12 @@ def update_rows(start, count):
     )
 
 
-def start_writer(run, said, interval_s=0.0, rows=1, appends=1_000_000):
+def start_writer(run, said, interval_s=0.0, rows=1, appends=1_000_000, word=b"ready"):
+    """A process that writes; it has said `word` by now."""
     command = [sys.executable, WRITER, run / "attempts/001.h5", str(interval_s), str(rows), str(appends)]
     with said.open("wb") as out:
         process = subprocess.Popen([str(part) for part in command], stdout=out)
-    while b"ready" not in said.read_bytes():
+    while word not in said.read_bytes():
         assert process.poll() is None, "the writer died at start"
         time.sleep(0.005)
     return process
@@ -174,14 +175,14 @@ def test_no_files_no_rows(tmp_path):
 
 
 def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path):
+    """Killed while the file is made and later; or, every second time, when something lies there to be lost."""
     random_delay = random.Random(5)
-    readable = 0
     for kill in range(20):
         run, said = tmp_path / str(kill), tmp_path / f"{kill}.txt"
         run.mkdir()
-        interval_s = [0.0, 0.02][kill % 2]
-        process = start_writer(run, said, interval_s, rows=[1, 7, 300][kill % 3])
-        time.sleep(random_delay.uniform(0.0, 0.25))
+        interval_s, word = [0.0, 0.02][kill // 2 % 2], [b"ready", b"flushed"][kill % 2]
+        process = start_writer(run, said, interval_s, rows=[1, 7, 300][kill % 3], word=word)
+        time.sleep(random_delay.uniform(0.0, 0.25 if word == b"ready" else 0.05))
         process.kill()
         process.wait()
         words = [line.split() for line in said.read_text().splitlines()]
@@ -195,8 +196,7 @@ def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path):
         # A row is lost only if no due flush lay between it and the kill.
         lost = [when for count, when in appended if count > len(rows)]
         assert len(lost) < 2 or lost[-2] - lost[0] < max(interval_s, 1e-9)
-        readable += len(rows) > 0
-    assert readable >= 10, "most kills must fall where there is something to lose"
+        assert word == b"ready" or len(rows) > 0
 
 
 def test_live_reader_sees_whole_rows_in_growing_number_and_leaves_the_writer_alone(tmp_path):
