@@ -61,7 +61,9 @@ def until_updates(run_dir, number, attempt=1):
     """Wait until that attempt of a run has made so many updates; those of earlier ones do not count."""
 
     def ready():
-        return Path(run_dir).is_dir() and (read_table(run_dir, "updates")["attempt"] == attempt).sum() >= number
+        return (
+            Path(run_dir).is_dir() and (read_table(run_dir, "updates")["attempt"] == attempt).sum() >= number
+        )
 
     wait_until(ready)
 
