@@ -20,6 +20,7 @@ import pandas as pd
 from load import load_run
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from sweeps import differences, find_runs
 
 from hpcrl.config import ConfigError
 from hpcrl.storage import describe
@@ -27,14 +28,18 @@ from hpcrl.storage import describe
 EXAMPLES = """examples:
   python analysis/curves.py runs/cartpole-0-001 --out curves.png
   python analysis/curves.py runs/cartpole-*-001 --out seeds.pdf --window 50
-  python analysis/curves.py runs/cartpole-0-001 --csv curves.csv      (numbers only)
+  python analysis/curves.py runs/cartpole-*-4711 --out sweep.png      (the runs of one array)
+  python analysis/curves.py runs --csv curves.csv                     (all in a folder; numbers only)
 
-The CSV has one row per training episode: run, attempt, env_steps, wall_s (s, attempts joined),
-episode_return, episode_length, return_mean, return_p10 and return_p90 (over the window)."""
+The CSV has one row per training episode: run, the settings by which the runs differ (seed, what was swept),
+attempt, env_steps, wall_s (s, attempts joined), episode_return, episode_length, return_mean, return_p10 and
+return_p90 (over the window). In the picture each setting has a color of its own, which its seeds share."""
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's palette, told apart by color-blind readers too."""
 MAX_POINTS = 1500
+LEGEND_WIDTH = 150
+"""characters that fit below the panels"""
 INK = "#333333"
 
 
@@ -50,22 +55,27 @@ class Look(NamedTuple):
 def curves(runs: Sequence[str | Path], window: int = 100) -> tuple[pd.DataFrame, Figure]:
     """Episodes of every run with rolling statistics, and the figure drawn from them.
 
-    `window` is in episodes, and at most a fifth of a run's episodes. Raises ConfigError for a path that is
-    no run.
+    `runs`: run directories, or folders of them. `window` is in episodes, and at most a fifth of a run's episodes.
+    The table has a column for every setting by which the runs differ. Raises ConfigError for a path that is no run.
     """
+    runs = find_runs(runs)
     figure = Figure(figsize=(10.5, 4.6), dpi=150, layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
     summaries = [describe(run) for run in runs]
     labels = _labels(summaries)
+    settings = differences(runs)
+    colors = _colors(settings)
     frames = []
     longest = max((summary["wall_s"] for summary in summaries), default=0.0)
     unit, seconds = _time_unit(longest)
     for index, (run, summary, label) in enumerate(zip(runs, summaries, labels, strict=True)):
         episodes = _rolling(load_run(run)["episodes"], window)
-        episodes.insert(0, "run", label)
+        for column, value in [*reversed(settings[index].items()), ("run", label)]:
+            episodes.insert(0, column, value)
         frames.append(episodes)
+        color = colors[index]
         look = Look(
-            COLORS[index % len(COLORS)], "-" if index < len(COLORS) else "--", 0.18 / len(runs) ** 0.6
+            COLORS[color % len(COLORS)], "-" if color < len(COLORS) else "--", 0.18 / len(runs) ** 0.6
         )
         ends = (summary["env_steps"], summary["wall_s"] / seconds)
         for axis, x, end in zip(
@@ -116,7 +126,10 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "runs", nargs="+", metavar="RUN", help="run directory, for example runs/cartpole-0-001"
+        "runs",
+        nargs="+",
+        metavar="RUN",
+        help="run directory, for example runs/cartpole-0-001, or a folder of such",
     )
     parser.add_argument(
         "--out", metavar="FILE", help="picture to write; the ending decides: .png, .pdf or .svg"
@@ -184,7 +197,9 @@ def _finish(figure: Figure, axes: Any, summaries: list[dict[str, Any]], unit: st
         axis.spines[["left", "bottom"]].set_color("#999999")
         axis.tick_params(colors=INK, length=3)
     handles, labels = axes[0].get_legend_handles_labels()
-    columns = min(len(labels), 3)
+    columns = max(1, min(len(labels), 3, LEGEND_WIDTH // max(len(label) + 8 for label in labels)))
+    more_rows = max(0, -(-len(labels) // columns) - 2)
+    figure.set_figheight(figure.get_figheight() + 0.18 * more_rows)
     figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9)
     titles = sorted(
         {f"{summary['algorithm']} on {summary['env']}" for summary in summaries if summary["env"]}
@@ -196,6 +211,13 @@ def _finish(figure: Figure, axes: Any, summaries: list[dict[str, Any]], unit: st
         color="#666666",
         loc="right",
     )
+
+
+def _colors(settings: Sequence[dict[str, Any]]) -> list[int]:
+    """Number of each run's color: one per run, but the seeds of one setting share it where several were swept."""
+    groups = [repr({key: value for key, value in one.items() if key != "seed"}) for one in settings]
+    distinct = list(dict.fromkeys(groups))
+    return list(range(len(groups))) if len(distinct) == 1 else [distinct.index(group) for group in groups]
 
 
 def _labels(summaries: list[dict[str, Any]]) -> list[str]:

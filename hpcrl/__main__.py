@@ -34,6 +34,8 @@ NAME is a profile slurm/NAME.toml (slurm/example.toml explains every key), or a 
   hpcrl render jobs/cartpole.py:impala --site NAME                   print the script; needs no Slurm and no MPI
   hpcrl submit jobs/cartpole.py:impala --site NAME --nodes 2 --set ranks.actors=8 --time 4:00:00
   hpcrl submit jobs/cartpole.py:impala --site NAME --seeds 0-4       a job array, one run per seed
+  hpcrl submit jobs/cartpole.py:impala --site NAME --sweep algorithm.learning_rate=1e-3,3e-4 --seeds 0-2
+                                                                     one array of 6 runs, each in its own directory
   hpcrl submit jobs/cartpole.py:impala --site NAME --het             learners and actors on nodes of their own kind
   hpcrl submit jobs/cartpole.py:impala --site NAME --chain 4         4 jobs in turn: goes on also after a kill
 
@@ -167,8 +169,14 @@ def _add_job(parser: argparse.ArgumentParser) -> None:
         "--time", metavar="LIMIT", help="in Slurm's forms: minutes, mm:ss, hh:mm:ss, d-hh, ..."
     )
     parser.add_argument(
-        "--seeds", metavar="0-4", help="a job array with one run per seed; 0-9%%2: two at a time"
+        "--sweep",
+        action="append",
+        default=[],
+        metavar="A.B=V,V",
+        help="a job array with one run for each value; repeatable: for each combination",
     )
+    parser.add_argument("--seeds", metavar="0-4", help="the same for seed; as sbatch --array takes numbers")
+    parser.add_argument("--at-once", type=int, metavar="N", help="so many runs of the array at a time")
     parser.add_argument(
         "--het",
         action="store_true",
@@ -192,7 +200,15 @@ def _render(arguments: argparse.Namespace) -> int:
 def _wishes(arguments: argparse.Namespace) -> Any:
     from hpcrl.launch.batch import Wishes
 
-    return Wishes(arguments.ranks, arguments.nodes, arguments.time, arguments.seeds, arguments.het)
+    return Wishes(
+        num_ranks=arguments.ranks,
+        nodes=arguments.nodes,
+        time=arguments.time,
+        seeds=arguments.seeds,
+        heterogeneous=arguments.het,
+        sweep=tuple(arguments.sweep),
+        at_once=arguments.at_once,
+    )
 
 
 def _run(arguments: argparse.Namespace) -> int:

@@ -6,13 +6,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from hpcrl.launch.launcher import find_launcher, permissions
+from tests.processes import gone
 
 FOLDER = Path(__file__).parent / "mpi"
 TIME_LIMIT_S = 600
@@ -109,19 +109,6 @@ BROKEN = {
     "hangs": "def test_it(): rank and MPI.COMM_WORLD.recv(source=0, tag=99)",
     "leaves": "def test_it(): rank and os._exit(0)\ndef test_too(): MPI.COMM_WORLD.Barrier()",
 }
-
-
-def gone(pid):
-    """Whether a process has ended, within a few seconds."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.05)
-    return False
 
 
 @pytest.mark.parametrize("kind", BROKEN)

@@ -16,7 +16,12 @@ __all__ = [
     "make_algorithm",
 ]
 
-BUILTIN = {"impala": "hpcrl.algorithms.impala:Impala", "ppo": "hpcrl.algorithms.ppo:PPO"}
+BUILTIN = {
+    "a2c": "hpcrl.algorithms.a2c:A2C",
+    "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
+    "impala": "hpcrl.algorithms.impala:Impala",
+    "ppo": "hpcrl.algorithms.ppo:PPO",
+}
 """Built-in names; imported only when asked for."""
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -12,8 +14,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer
-from hpcrl.algorithms.gradient import FlatAdam
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
+from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
@@ -120,6 +122,37 @@ class ActorCriticAlgorithm(Algorithm):
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
         self.optimizer.load_state(state)
+
+
+class OneStepAlgorithm(ActorCriticAlgorithm):
+    """Base of those that take one gradient step per update, over the whole batch."""
+
+    @abstractmethod
+    def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
+        """Sum of the loss over the valid env_steps of some columns [T, C]; adds to `metrics`."""
+
+    def one_step(self, batch: Batch, reducer: Reducer, progress: float, metrics: Metrics) -> UpdateResult:
+        """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
+        open_gradient(self.parameters, reducer)
+        loss_sum = 0.0
+        unroll_length, num_columns = batch.fields["reward"].shape
+        # Columns do not touch each other, so large ones may go through the network one part after the other.
+        stride = max(1, self.chunk_rows // (unroll_length + 1))
+        for start in range(0, num_columns, stride):
+            loss = self.loss(columns(batch, start, start + stride), metrics)
+            completes = start + stride >= num_columns
+            with last_backward(self.parameters, reducer) if completes else nullcontext():
+                loss.backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.item()
+        samples = int(batch.fields["valid"].sum())
+        gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
+        learning_rate = self.learning_rate(progress)
+        applied = gradient.finite or not batch.check_finite
+        if applied and gradient.samples:
+            self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
+        metrics.grad_norms.append(gradient.norm)
+        means = metrics.reduce(reducer)
+        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
 
 
 @dataclass(slots=True)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, columns, rows
+from hpcrl.algorithms.actor_critic import Metrics, OneStepAlgorithm, rows
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, ImpalaConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 from hpcrl.functional.returns import vtrace
@@ -19,7 +17,7 @@ from hpcrl.functional.returns import vtrace
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "rho_clip_fraction")
 
 
-class Impala(ActorCriticAlgorithm):
+class Impala(OneStepAlgorithm):
     """One gradient step per update over the whole batch; losses are means over all valid env_steps."""
 
     Config: ClassVar[type[AlgorithmConfig]] = ImpalaConfig
@@ -27,29 +25,9 @@ class Impala(ActorCriticAlgorithm):
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """One V-trace gradient step. Collective over the learners: two calls of the reducer."""
-        metrics = Metrics(METRICS, self.parameters.vector.device)
-        open_gradient(self.parameters, reducer)
-        loss_sum = 0.0
-        unroll_length, num_columns = batch.fields["reward"].shape
-        # Columns do not touch each other, so large ones may go through the network one part after the other.
-        stride = max(1, self.chunk_rows // (unroll_length + 1))
-        for start in range(0, num_columns, stride):
-            loss = self._loss(columns(batch, start, start + stride), metrics)
-            completes = start + stride >= num_columns
-            with last_backward(self.parameters, reducer) if completes else nullcontext():
-                loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.item()
-        samples = int(batch.fields["valid"].sum())
-        gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
-        learning_rate = self.learning_rate(progress)
-        applied = gradient.finite or not batch.check_finite
-        if applied and gradient.samples:
-            self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
-        metrics.grad_norms.append(gradient.norm)
-        means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
+        return self.one_step(batch, reducer, progress, Metrics(METRICS, self.parameters.vector.device))
 
-    def _loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
+    def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
         """Sum of the loss over the valid env_steps of some columns; adds to `metrics`."""
         config = self.config
         valid = fields["valid"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import ReducedGradient, last_backward, open_gradient, reduce_gradient
-from hpcrl.config import AlgorithmConfig, PPOConfig
+from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,
     clipped_surrogate_loss,
@@ -37,6 +37,10 @@ class Samples:
     obs: Tensor
     action: Tensor
     behavior_log_prob: Tensor
+    proximal_log_prob: Tensor
+    """of the policy that the trust interval lies around"""
+    weight: Tensor
+    """of the policy loss"""
     value: Tensor
     """of the parameters before the update's first gradient step"""
     advantage: Tensor
@@ -52,7 +56,7 @@ class PPO(ActorCriticAlgorithm):
     """`epochs` passes over the batch in `num_minibatches` gradient steps each."""
 
     Config: ClassVar[type[AlgorithmConfig]] = PPOConfig
-    config: PPOConfig
+    config: SurrogateConfig
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """All epochs over one batch; a gradient that is not finite takes back all of them.
@@ -98,15 +102,26 @@ class PPO(ActorCriticAlgorithm):
             advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)
         names = ("action", "behavior_log_prob", "valid")
         action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
+        obs = rows(fields["obs"][:-1])
+        proximal_log_prob, weight = self.center(obs, action, behavior_log_prob)
         return Samples(
-            obs=rows(fields["obs"][:-1]),
+            obs=obs,
             action=action,
             behavior_log_prob=behavior_log_prob,
+            proximal_log_prob=proximal_log_prob,
+            weight=weight.masked_fill(~valid, 0.0),
             value=rows(values[:-1]),
             advantage=rows(advantages),
             target=rows(targets),
             valid=valid,
         )
+
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> tuple[Tensor, Tensor]:
+        """Log-probabilities [N] of the policy that the trust interval lies around, and weights [N] of the policy loss.
+
+        Called once per update, before its first gradient step. Here: the policy that acted, and 1.
+        """
+        return behavior_log_prob, torch.ones_like(behavior_log_prob)
 
     def _values(self, obs: Tensor) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
@@ -153,8 +168,8 @@ class PPO(ActorCriticAlgorithm):
         """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
         config = self.config
         log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
-        log_ratio = (log_prob - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
-        policy_losses = clipped_surrogate_loss(
+        log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
+        policy_losses = samples.weight * clipped_surrogate_loss(
             log_ratio, samples.advantage, config.clip_epsilon, config.dual_clip
         )
         if config.value_clip is None:
@@ -170,7 +185,8 @@ class PPO(ActorCriticAlgorithm):
         log_ratio = log_ratio.detach()
         kl = approx_kl(log_ratio)
         clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
-        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_ratio, clipped)
+        log_rho = (log_prob.detach() - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
+        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped)
         return int(samples.valid.sum()), float(torch.dot(mask, kl))
 
     def _kl_too_large(self, gradient: ReducedGradient) -> bool:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,11 +22,11 @@ from hpcrl.comm.wait import Waiter
 from hpcrl.config import ExitCode
 
 if TYPE_CHECKING:
-    from hpcrl.comm.rows import RowReceiver
     from hpcrl.comm.slices import SliceSender
-    from hpcrl.comm.stream import Receiver, ReceivingEnd, Sender, SendingEnd
+    from hpcrl.comm.stream import OfferingEnd, ReceivingEnd, Sender, SendingEnd
 
 T = TypeVar("T")
+Item = TypeVar("Item")
 _INTERVAL_S = 0.02
 _CODES = sorted(int(code) for code in ExitCode)
 
@@ -182,57 +182,33 @@ class MortalSender(_MortalEnd):
         self._attempt(self._sender.close, otherwise=None)
 
 
-class MortalReceiver(_MortalEnd):
-    """A Receiver from an actor: once that is dead, nothing comes, and what is offered stays with MPI."""
+class MortalReceiver(_MortalEnd, Generic[Item]):
+    """A Receiver or RowReceiver from an actor: once that is dead, nothing comes.
 
-    def __init__(self, end: Receiver, failures: Failures) -> None:
+    Buffers offered to it stay with MPI, and rows are never used again.
+    """
+
+    def __init__(self, end: OfferingEnd[Item], failures: Failures) -> None:
         """Local."""
         super().__init__(end, end.source, failures)
         self.source = end.source
         self._receiver = end
 
-    def post(self, buffer: npt.NDArray[Any]) -> None:
-        """As Receiver.post."""
-        self._attempt(lambda: self._receiver.post(buffer), otherwise=None)
+    def post(self, item: Item, /) -> None:
+        """As that of the end."""
+        self._attempt(lambda: self._receiver.post(item), otherwise=None)
 
     @property
     def posted(self) -> int:
-        """As Receiver.posted; nothing counts any more once the sender is dead."""
+        """As that of the end; nothing counts any more once the sender is dead."""
         return 0 if self._is_over() else self._receiver.posted
 
-    def poll(self) -> npt.NDArray[Any] | None:
-        """As Receiver.poll."""
+    def poll(self) -> Item | None:
+        """As that of the end."""
         return self._attempt(self._receiver.poll, otherwise=None)
 
     def cancel(self) -> None:
-        """As Receiver.cancel."""
-        self._attempt(self._receiver.cancel, otherwise=None)
-
-
-class MortalRowReceiver(_MortalEnd):
-    """A RowReceiver from an actor: once that is dead nothing comes, and the rows offered to it are never used again."""
-
-    def __init__(self, end: RowReceiver, failures: Failures) -> None:
-        """Local."""
-        super().__init__(end, end.source, failures)
-        self.source = end.source
-        self._receiver = end
-
-    def post(self, row: int) -> None:
-        """As RowReceiver.post."""
-        self._attempt(lambda: self._receiver.post(row), otherwise=None)
-
-    @property
-    def posted(self) -> int:
-        """As RowReceiver.posted; nothing counts any more once the sender is dead."""
-        return 0 if self._is_over() else self._receiver.posted
-
-    def poll(self) -> int | None:
-        """As RowReceiver.poll."""
-        return self._attempt(self._receiver.poll, otherwise=None)
-
-    def cancel(self) -> None:
-        """As RowReceiver.cancel."""
+        """As that of the end."""
         self._attempt(self._receiver.cancel, otherwise=None)
 
 

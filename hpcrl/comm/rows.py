@@ -10,12 +10,12 @@ Protocols above (grants, requests) name the row, and see to it that none is fill
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.comm.stream import Tag, receiver_state, sender_state
+from hpcrl.comm.stream import ClosableEnd, OfferingEnd, Tag, receiver_state, sender_state
 from hpcrl.comm.window import SharedWindow, fits_in_shared_memory
 
 if TYPE_CHECKING:
@@ -103,19 +103,8 @@ def _stride(nbytes: int) -> int:
     return max(-(-nbytes // ALIGNMENT) * ALIGNMENT, ALIGNMENT)
 
 
-class RowSender(Protocol):
+class RowSender(ClosableEnd, Protocol):
     """The sending end of a row stream. Point-to-point, nonblocking."""
-
-    dest: int
-    tag: Tag
-
-    @property
-    def messages(self) -> int:
-        """Rows so far."""
-
-    @property
-    def bytes(self) -> int:
-        """Payload so far."""
 
     def begin(self, row: int) -> Bytes | None:
         """Where to write what will be row `row` of the receiver, or None while every own slot is under way.
@@ -126,53 +115,9 @@ class RowSender(Protocol):
     def send(self, row: int) -> None:
         """Give the receiver its row `row`, begun and filled."""
 
-    def poll(self) -> int:
-        """Progress; the number of rows under way."""
 
-    def close(self) -> None:
-        """Tell the receiver how many rows there were; nothing may be sent afterwards."""
-
-    @property
-    def drained(self) -> bool:
-        """Closed, and nothing is under way."""
-
-    def state(self) -> str:
-        """For a report: what this end has done and waits for."""
-
-
-class RowReceiver(Protocol):
-    """The receiving end of a row stream. Point-to-point, nonblocking."""
-
-    source: int
-    tag: Tag
-
-    @property
-    def messages(self) -> int:
-        """Rows so far."""
-
-    @property
-    def bytes(self) -> int:
-        """Payload so far."""
-
-    def post(self, row: int) -> None:
-        """Offer a row: it belongs to the stream until `poll` returns it."""
-
-    @property
-    def posted(self) -> int:
-        """Rows offered and not returned."""
-
-    def poll(self) -> int | None:
-        """A row that was filled, in the order of sending, or None."""
-
-    @property
-    def drained(self) -> bool:
-        """The sender has closed and every row it sent was returned by `poll`."""
-
-    def cancel(self) -> None:
-        """Take back what is still offered; only after `drained`."""
-
-    def state(self) -> str:
-        """For a report: what this end has done and waits for."""
+RowReceiver: TypeAlias = OfferingEnd[int]
+"""The receiving end of a row stream."""
 
 
 class SharedRowSender:

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from mpi4py import MPI
 
 Bytes = npt.NDArray[np.uint8]
+Item = TypeVar("Item")
+"""What is offered to a stream: a buffer or the number of a row."""
 
 
 class Tag(IntEnum):
@@ -38,19 +40,63 @@ def parts(nbytes: int, limit: int) -> list[slice]:
     return [slice(start, min(start + limit, nbytes)) for start in range(0, max(nbytes, 1), limit)]
 
 
-class Sender(Protocol):
-    """The sending end. Point-to-point, nonblocking; `MessageSender`, or inside a node `comm.mailbox.MailSender`."""
+class Drainable(Protocol):
+    """An end of a stream."""
 
-    dest: int
+    @property
+    def drained(self) -> bool:
+        """Progress; whether nothing is under way any more.
+
+        A sending end: it is closed and every buffer is free. A receiving end: the other is closed, and every message it
+        sent was returned by `poll`.
+        """
+
+
+class End(Drainable, Protocol):
+    """What a world keeps of whatever sends or receives."""
+
     tag: Tag
 
     @property
     def messages(self) -> int:
-        """Messages so far."""
+        """Messages (or rows) so far."""
 
     @property
     def bytes(self) -> int:
         """Payload so far."""
+
+    def state(self) -> str:
+        """For a report: what this end has done and waits for."""
+
+
+class SendingEnd(End, Protocol):
+    """An end that sends."""
+
+    dest: int
+
+
+class ReceivingEnd(End, Protocol):
+    """An end that receives."""
+
+    source: int
+
+    @property
+    def posted(self) -> int:
+        """Buffers (or rows) offered and not returned."""
+
+
+class ClosableEnd(SendingEnd, Protocol):
+    """An end that sends until it is closed. Point-to-point, nonblocking."""
+
+    def poll(self) -> int:
+        """Progress; the number of messages whose buffer is not free yet, or of rows under way."""
+
+    def close(self) -> None:
+        """Tell the receiver how many there were; nothing may be sent afterwards."""
+
+
+class Sender(ClosableEnd, Protocol):
+    """The sending end of messages: `MessageSender`, or inside a node `comm.mailbox.MailSender`."""
 
     def send(self, buffer: npt.NDArray[Any], on_sent: Callable[[], None] | None = None) -> None:
         """Start sending a contiguous array; `on_sent` is called when the buffer is free again, by `poll` at the latest.
@@ -58,57 +104,26 @@ class Sender(Protocol):
         Until then it belongs to the stream. Raises RuntimeError after `close`.
         """
 
-    def poll(self) -> int:
-        """Progress; the number of messages whose buffer is not free yet."""
 
-    def close(self) -> None:
-        """Tell the receiver how many messages there were; nothing may be sent afterwards."""
+class OfferingEnd(ReceivingEnd, Protocol[Item]):
+    """An end that receives into what it is offered: buffers or rows. Point-to-point, nonblocking."""
 
-    @property
-    def drained(self) -> bool:
-        """Closed, and every buffer is free."""
+    def post(self, item: Item, /) -> None:
+        """Offer one: a contiguous array of the message's size, or a row. It belongs to the stream until `poll`."""
 
-    def state(self) -> str:
-        """For a report: what this end has done and waits for."""
-
-
-class Receiver(Protocol):
-    """The receiving end. Point-to-point, nonblocking; `MessageReceiver`, or in a node `comm.mailbox.MailReceiver`."""
-
-    source: int
-    tag: Tag
-
-    @property
-    def messages(self) -> int:
-        """Messages so far."""
-
-    @property
-    def bytes(self) -> int:
-        """Payload so far."""
-
-    def post(self, buffer: npt.NDArray[Any]) -> None:
-        """Offer a contiguous array of the message's size: it belongs to the stream until `poll` returns it."""
-
-    @property
-    def posted(self) -> int:
-        """Buffers offered and not returned."""
-
-    def poll(self) -> npt.NDArray[Any] | None:
-        """The oldest posted buffer if its message is complete, else None."""
-
-    @property
-    def drained(self) -> bool:
-        """The sender has closed and every message it sent was returned by `poll`."""
+    def poll(self) -> Item | None:
+        """The oldest one offered if it was filled, in the order of sending, else None."""
 
     def cancel(self) -> None:
-        """Take back what is still posted; only after `drained`, else RuntimeError.
+        """Take back what is still offered; only after `drained`, else RuntimeError.
 
         Before another stream of this tag is opened between the same ranks, both must have come to the end of this one:
         a message that meets a receive about to be cancelled is lost.
         """
 
-    def state(self) -> str:
-        """For a report: what this end has done and waits for."""
+
+Receiver: TypeAlias = OfferingEnd[npt.NDArray[Any]]
+"""The receiving end of messages: `MessageReceiver`, or in a node `comm.mailbox.MailReceiver`."""
 
 
 class MessageSender:
@@ -250,47 +265,6 @@ def receiver_state(end: ReceivingEnd, expected: int | None) -> str:
 def complete(requests: Sequence[MPI.Request]) -> bool:
     """Whether all parts of a message are complete; progress on every one of them."""
     return all([request.Test() for request in requests])  # noqa: C419 - a generator would stop polling early
-
-
-class Drainable(Protocol):
-    """An end of a stream."""
-
-    @property
-    def drained(self) -> bool:
-        """Progress; whether nothing is under way any more."""
-
-
-class End(Drainable, Protocol):
-    """What a world keeps of whatever sends or receives."""
-
-    tag: Tag
-
-    @property
-    def messages(self) -> int:
-        """Messages so far."""
-
-    @property
-    def bytes(self) -> int:
-        """Payload so far."""
-
-    def state(self) -> str:
-        """For a report: what this end has done and waits for."""
-
-
-class SendingEnd(End, Protocol):
-    """An end that sends."""
-
-    dest: int
-
-
-class ReceivingEnd(End, Protocol):
-    """An end that receives."""
-
-    source: int
-
-    @property
-    def posted(self) -> int:
-        """Buffers offered and not returned."""
 
 
 def all_drained(streams: Iterable[Drainable]) -> bool:

@@ -37,7 +37,7 @@ class Alarm(Protocol):
 
 
 class Waiter:
-    """Local. Call `idle` after each fruitless poll and `reset` after progress; both call `beat`."""
+    """Local. Call `idle` after each fruitless poll and `reset` after progress: they call `beat` and `work`."""
 
     def __init__(
         self,
@@ -58,18 +58,20 @@ class Waiter:
         self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
         self.beat: Callable[[], None] = _nobody_watches
-        """A sign of life for who watches over this rank; call it wherever a healthy rank comes by often."""
+        """A sign of life for who watches over this rank: of a wait."""
+        self.work: Callable[[], None] = _nobody_watches
+        """The same after something that is more than a poll; call it wherever a healthy rank comes by often."""
 
     def with_alarm(self, alarm: Alarm | None) -> Waiter:
         """A waiter of the same manners that sleeps on another alarm."""
         waiter = Waiter("spin" if self._spin else "polite", alarm=alarm, longest_s=self._longest_s)
         waiter._ladder = self._ladder
-        waiter.beat = self.beat
+        waiter.beat, waiter.work = self.beat, self.work
         return waiter
 
     def reset(self) -> None:
         """Something happened: start at the top of the ladder again."""
-        self.beat()
+        self.work()
         self._fruitless = 0
 
     def idle(self) -> None:
@@ -107,7 +109,8 @@ class Waiter:
 
         `eager_s`: only yield so long, for large messages, which move on only while they are tested.
         """
-        self.reset()
+        self.beat()
+        self._fruitless = 0
         sleepy = time.perf_counter() + eager_s
         while eager_s and time.perf_counter() < sleepy:
             if ready():

@@ -11,7 +11,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from hpcrl.comm.failures import Failures, MortalReceiver, MortalRowReceiver, MortalSender
+from hpcrl.comm.failures import Failures, MortalReceiver, MortalSender
 from hpcrl.comm.groups import LearnerComms, Node, learner_comms, node_name, open_node
 from hpcrl.comm.mailbox import MOST_BYTES, Mailboxes, MailReceiver, MailSender
 from hpcrl.comm.ranks import Placement, RankPlan, crowded_nodes, plan_ranks
@@ -132,7 +132,7 @@ class World:
         else:
             receiver = MessageRowReceiver(self, source, tag, arena)
         if (failures := self.failures_of(source)) is not None:
-            receiver = MortalRowReceiver(receiver, failures)
+            receiver = MortalReceiver(receiver, failures)
         self.receivers.append(receiver)
         return receiver
 

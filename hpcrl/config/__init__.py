@@ -1,6 +1,14 @@
 """Typed, frozen, validated configuration. Loads neither torch nor MPI."""
 
-from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
+from hpcrl.config.algorithms import (
+    A2CConfig,
+    AlgorithmConfig,
+    DecoupledPPOConfig,
+    ImpalaConfig,
+    ModelConfig,
+    PPOConfig,
+    SurrogateConfig,
+)
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
 from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.protections import Protection
@@ -22,6 +30,7 @@ from hpcrl.config.site import ComponentConfig, SiteConfig, load_site
 from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 
 __all__ = [
+    "A2CConfig",
     "AlgorithmConfig",
     "BudgetConfig",
     "CheckpointConfig",
@@ -29,6 +38,7 @@ __all__ = [
     "ComponentConfig",
     "Config",
     "ConfigError",
+    "DecoupledPPOConfig",
     "EnvConfig",
     "EvaluationConfig",
     "ExitCode",
@@ -44,6 +54,7 @@ __all__ = [
     "RunConfig",
     "SiteConfig",
     "StorageConfig",
+    "SurrogateConfig",
     "algorithm_config_class",
     "explain",
     "in_words",

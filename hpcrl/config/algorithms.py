@@ -28,7 +28,7 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (impala, ppo) or package.module:Class of an hpcrl.algorithms.Algorithm."""
+    """A built-in name (a2c, decoupled_ppo, impala, ppo) or package.module:Class of an hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
     batch_trajectories: int | None = Field(None, ge=1)
@@ -71,10 +71,17 @@ class ImpalaConfig(AlgorithmConfig):
     """Mixing of the trace: less is lower variance and more bias."""
 
 
-class PPOConfig(AlgorithmConfig):
-    """PPO with a clipped surrogate (Schulman et al. 2017) and GAE (Schulman et al. 2016)."""
+class A2CConfig(AlgorithmConfig):
+    """A2C: one plain policy gradient per batch (Mnih et al. 2016, in step)."""
 
-    name: Literal["ppo"] = "ppo"
+    name: Literal["a2c"] = "a2c"
+    gae_lambda: float = Field(1.0, ge=0, le=1)
+    """Mixing parameter of generalized advantage estimation; 1 is the paper's n-step return."""
+
+
+class SurrogateConfig(AlgorithmConfig):
+    """What PPO and its kin have: a clipped surrogate (Schulman et al. 2017) and GAE (Schulman et al. 2016)."""
+
     gae_lambda: float = Field(0.95, ge=0, le=1)
     """Mixing parameter of generalized advantage estimation."""
     clip_epsilon: float = Field(0.2, gt=0, lt=1)
@@ -93,10 +100,28 @@ class PPOConfig(AlgorithmConfig):
     """Leave the epochs early when the KL estimate, averaged over all ranks, passes 1.5 times this."""
 
     @model_validator(mode="after")
-    def _dual_clip_leaves_the_trust_region(self) -> PPOConfig:
+    def _dual_clip_leaves_the_trust_region(self) -> SurrogateConfig:
         if self.dual_clip is not None and self.dual_clip <= 1 + self.clip_epsilon:
             raise ValueError(
                 f"algorithm.dual_clip={self.dual_clip} lies inside the trust interval; "
                 f"use more than 1 + clip_epsilon = {1 + self.clip_epsilon} (3 is usual)"
             )
         return self
+
+
+class PPOConfig(SurrogateConfig):
+    """PPO: the trust interval lies around the policy that acted."""
+
+    name: Literal["ppo"] = "ppo"
+
+
+class DecoupledPPOConfig(SurrogateConfig):
+    """Decoupled PPO (Hilton et al. 2022): the trust interval lies around the policy before the update.
+
+    For data that are several updates old (lag.max_lag), of which PPO would clip most, or pull the policy back.
+    """
+
+    name: Literal["decoupled_ppo"] = "decoupled_ppo"
+    behavior_weight_cap: float | None = Field(5.0, gt=0)
+    """Cap of the weight of an env_step, the probability of its action before the update over that when it acted; null:
+    none."""

@@ -7,7 +7,15 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from hpcrl.config.algorithms import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
+from hpcrl.config.algorithms import (
+    A2CConfig,
+    AlgorithmConfig,
+    DecoupledPPOConfig,
+    ImpalaConfig,
+    ModelConfig,
+    PPOConfig,
+    SurrogateConfig,
+)
 from hpcrl.config.base import Config, ConfigError
 from hpcrl.config.sections import (
     BudgetConfig,
@@ -23,7 +31,12 @@ from hpcrl.config.sections import (
     StorageConfig,
 )
 
-BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {"impala": ImpalaConfig, "ppo": PPOConfig}
+BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
+    "a2c": A2CConfig,
+    "decoupled_ppo": DecoupledPPOConfig,
+    "impala": ImpalaConfig,
+    "ppo": PPOConfig,
+}
 """Names that need no import; anything else is package.module:Class."""
 
 
@@ -86,7 +99,7 @@ class RunConfig(Config):
                 f"env.num_groups={self.env.num_groups}; use at least {acting * self.env.num_groups}"
             )
         env_steps = self.algorithm.unroll_length * self.env.num_envs * self.batch_trajectories // acting
-        if isinstance(self.algorithm, PPOConfig) and self.algorithm.num_minibatches > env_steps:
+        if isinstance(self.algorithm, SurrogateConfig) and self.algorithm.num_minibatches > env_steps:
             raise ValueError(
                 f"algorithm.num_minibatches={self.algorithm.num_minibatches} is more than the {env_steps} env_steps "
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"

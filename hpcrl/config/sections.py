@@ -161,7 +161,11 @@ class FaultsConfig(Config):
     stall_timeout_s: float | None = Field(600.0, ge=1)
     """A rank that is stuck in one call for so long, or stopped, is named with the place it is at and ends the job
     (exit code 3). Must be longer than the longest env_step (all environments of a group), update, evaluation step
-    (all episodes) and save of a checkpoint. Start-up is not limited. null: wait for ever, as for a debugger."""
+    (all episodes) and save of a checkpoint. After twice that time in which every rank of the run only waits, the job
+    ends too. The start has a limit of its own. null: wait for ever, as for a debugger."""
+    start_timeout_s: float | None = Field(600.0, ge=1)
+    """A rank whose start (MPI, environments, networks, a checkpoint that is read) takes longer is named with what it is
+    at and ends the job (exit code 3). null: wait for ever."""
     without: tuple[Protection, ...] = ()
     """Protections that are switched off: only for `hpcrl drill --without`, never for a run that counts."""
 

@@ -5,6 +5,8 @@ Every input has the same shape [N] (or any other common shape); nothing is avera
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -37,6 +39,16 @@ def clipped_surrogate_loss(
             raise ValueError(f"dual_clip={dual_clip} is not above 1; algorithm.dual_clip=3 is usual")
         objective = torch.maximum(objective, -dual_clip * advantage.abs())
     return -objective
+
+
+def capped_weight(log_ratio: Tensor, cap: float | None) -> Tensor:
+    """min(cap, exp(log_ratio)) [N], a constant; without a cap cut at exp(MAX_LOG_RATIO).
+
+    Times `clipped_surrogate_loss` of log pi - log pi_prox, with log_ratio = log pi_prox - log mu, it is the loss of
+    decoupled PPO (Hilton et al. 2022, eq. 4; the cap: Fu et al. 2025).
+    """
+    limit = MAX_LOG_RATIO if cap is None else min(MAX_LOG_RATIO, math.log(cap))
+    return log_ratio.detach().clamp(max=limit).exp()
 
 
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:

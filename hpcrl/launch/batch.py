@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hpcrl.config import (
@@ -17,10 +16,8 @@ from hpcrl.config import (
     parse_minutes,
     slurm_time,
 )
-from hpcrl.launch.recipes import load_config
-from hpcrl.launch.script import Component, Script, many
-
-_SEEDS = re.compile(r"\d+(-\d+(:\d+)?)?(,\d+(-\d+(:\d+)?)?)*(%\d+)?")
+from hpcrl.launch.script import Component, Script, Task, many
+from hpcrl.launch.sweep import Combination, combine, parse_sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,13 @@ class Wishes:
     nodes: int | None = None
     time: str | None = None
     seeds: str | None = None
-    """As sbatch --array takes them: 0-4, or 1,5,9, or 0-9%2 for two at a time."""
+    """As sbatch --array takes numbers: 0-4, or 1,5,9, or 0-9%2 for two at a time."""
     heterogeneous: bool = False
     """Learners and replay ranks in one component, actors in another."""
+    sweep: tuple[str, ...] = ()
+    """Values of keys, as a.b=value,value: one run for every combination, and for every seed."""
+    at_once: int | None = None
+    """Runs of a sweep that Slurm lets run at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,8 @@ class BatchJob:
 
     recipe: str
     overrides: tuple[str, ...]
-    config: RunConfig
+    runs: tuple[Combination, ...]
+    """Those of an array, by the number of the task; else the one."""
     site_name: str
     site: SiteConfig
     wishes: Wishes
@@ -56,44 +58,69 @@ class BatchJob:
     """Number of the job that must have ended before this one starts."""
 
     @property
-    def run_dir(self) -> str:
-        """The run directory, the same in every attempt: with the shell's variables of the job in it."""
-        storage, name, wishes = self.config.storage, self.config.name, self.wishes
-        if storage.run_dir is not None:
-            return shlex.quote(storage.run_dir)
-        seed = "$SLURM_ARRAY_TASK_ID" if wishes.seeds else str(self.config.seed)
-        job = self.first or ("$SLURM_ARRAY_JOB_ID" if wishes.seeds else "$SLURM_JOB_ID")
-        return f"{shlex.quote(storage.runs_dir)}/{name}-{seed}-{job}"
+    def config(self) -> RunConfig:
+        """Of the first run; all have the same number of ranks."""
+        return self.runs[0].config
+
+    @property
+    def is_array(self) -> bool:
+        """Whether something is swept, be it over one value."""
+        return bool(self.runs[0].assignments)
+
+    @property
+    def tasks(self) -> tuple[Task, ...]:
+        """Settings and run directory of each run, with the shell's variables of the job in it."""
+        job = self.first or ("$SLURM_ARRAY_JOB_ID" if self.is_array else "$SLURM_JOB_ID")
+        return tuple(Task(run.assignments, _run_dir(run, job)) for run in self.runs)
 
     @property
     def log(self) -> str:
         """The log file, with sbatch's patterns in it; one for all jobs of a chain."""
-        number, seed = ("%A", "_%a") if self.wishes.seeds else ("%j", "")
-        return f"{self.config.name}-{self.first or number}{seed}.log"
+        number, task = ("%A", "_%a") if self.is_array else ("%j", "")
+        return f"{self.config.name}-{self.first or number}{task}.log"
 
     def in_words(self) -> str:
         """Ranks, nodes and time in one line."""
         places = " + ".join(component.in_words() for component in self.components)
-        array = f", once for each seed of {self.wishes.seeds}" if self.wishes.seeds else ""
         lead = self.site.signal_lead_s
-        return f"{places}, at most {in_words(self.minutes)}, told to stop {lead} s before that{array}"
+        return f"{places}, at most {in_words(self.minutes)}, told to stop {lead} s before that{self._array_in_words()}"
+
+    def _array_in_words(self) -> str:
+        if not self.is_array:
+            return ""
+        keys = " x ".join(assignment.partition("=")[0] for assignment in self.runs[0].assignments)
+        limit = "" if self.wishes.at_once is None else f", {self.wishes.at_once} at a time"
+        return f"; {many(len(self.runs), 'run')} over {keys}{limit}"
+
+
+def _run_dir(run: Combination, job: str) -> str:
+    storage = run.config.storage
+    if storage.run_dir is not None:
+        return shlex.quote(storage.run_dir)
+    return f"{shlex.quote(storage.runs_dir)}/{run.run_name(job)}"
 
 
 def plan_job(
     recipe: str, overrides: Sequence[str], site_name: str, site: SiteConfig, wishes: Wishes, folder: Path
 ) -> BatchJob:
     """Check a recipe against a site. Raises ConfigError with the repair for anything that does not fit."""
-    config = load_config(recipe, overrides, wishes.num_ranks)
+    axes, at_once = parse_sweep(wishes.sweep, wishes.seeds)
+    wishes = replace(wishes, at_once=_at_once(wishes.at_once, at_once, bool(axes)))
+    if axes and wishes.heterogeneous:
+        raise ConfigError(
+            "Slurm has no arrays of heterogeneous jobs; leave out --het, or --sweep and --seeds"
+        )
+    runs = combine(recipe, overrides, wishes.num_ranks, axes)
     minutes = time_limit(wishes.time, site)
-    _check_seeds(config, overrides, wishes)
-    components = _components(config, site, wishes)
+    of_each = (_components(run.config, site, wishes) for run in runs)
+    components = tuple(map(_common, zip(*of_each, strict=True)))
     for component in components:
         if component.nodes > component.ranks:
             raise ConfigError(
                 f"{component.nodes} nodes for {component.ranks} ranks ({component.what}): use --nodes "
                 f"{component.ranks} or fewer, or more --ranks"
             )
-    return BatchJob(recipe, tuple(overrides), config, site_name, site, wishes, minutes, components, folder)
+    return BatchJob(recipe, tuple(overrides), runs, site_name, site, wishes, minutes, components, folder)
 
 
 def time_limit(wish: str | None, site: SiteConfig) -> int:
@@ -115,38 +142,37 @@ def render(job: BatchJob) -> str:
     if job.wishes.num_ranks is not None:
         run += ["--ranks", str(job.wishes.num_ranks)]
     run += ["--resume", "if-exists"]
-    seed = ' --set "seed=$SLURM_ARRAY_TASK_ID"' if job.wishes.seeds else ""
+    swept = ' "${SWEPT[@]}"' if job.is_array else ""
+    limit = "" if job.wishes.at_once is None else f"%{job.wishes.at_once}"
     script = Script(
         title=f"{job.config.name} on site {job.site_name}: {job.in_words()}.",
         name=job.config.name,
         site=job.site,
         time=slurm_time(job.minutes),
-        array=job.wishes.seeds,
+        array=f"0-{len(job.runs) - 1}{limit}" if job.is_array else None,
         folder=str(job.folder),
         log=job.log,
         components=job.components,
-        run_dir=job.run_dir,
-        run=f'{shlex.join(run)}{seed} --set "storage.run_dir=$RUN_DIR"',
+        tasks=job.tasks,
+        run=f'{shlex.join(run)}{swept} --set "storage.run_dir=$RUN_DIR"',
         after=job.previous,
     )
     return script.text()
 
 
-def _check_seeds(config: RunConfig, overrides: Sequence[str], wishes: Wishes) -> None:
-    if wishes.seeds is None:
-        return
-    if not _SEEDS.fullmatch(wishes.seeds):
-        raise ConfigError(
-            f"--seeds {wishes.seeds!r} is not of a form like 0-4, 1,5,9 or 0-9%2 (two at a time)"
-        )
-    if config.storage.run_dir is not None:
-        raise ConfigError(
-            f"storage.run_dir={config.storage.run_dir!r} is one directory for all seeds; name storage.runs_dir"
-        )
-    if any(override.partition("=")[0].strip() == "seed" for override in overrides):
-        raise ConfigError("--set seed=... and --seeds contradict each other; leave one out")
-    if wishes.heterogeneous:
-        raise ConfigError("Slurm has no arrays of heterogeneous jobs; leave out --seeds or --het")
+def _at_once(wish: int | None, of_seeds: int | None, array: bool) -> int | None:
+    if wish is None:
+        return of_seeds
+    if of_seeds is not None:
+        raise ConfigError(f"--at-once {wish} and --seeds ...%{of_seeds} contradict each other; leave one out")
+    if not array or wish < 1:
+        raise ConfigError(f"--at-once {wish}: use 1 or more, with --sweep or --seeds")
+    return wish
+
+
+def _common(components: Sequence[Component]) -> Component:
+    """What all runs ask for: ranks of other roles perhaps, but as many."""
+    return replace(components[0], what=" or ".join(dict.fromkeys(one.what for one in components)))
 
 
 def _components(config: RunConfig, site: SiteConfig, wishes: Wishes) -> tuple[Component, ...]:

@@ -20,13 +20,14 @@ from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig, load_object
 from hpcrl.launch import findings
+from hpcrl.launch.board import Board
 from hpcrl.launch.findings import by_node, megabytes
 from hpcrl.launch.launcher import find_launcher, mpi_library
 from hpcrl.launch.needs import needs
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look, without_interface
 from hpcrl.launch.start import mpi_starts_later
-from hpcrl.launch.supervise import Board, leave, supervised
+from hpcrl.launch.supervise import leave, supervised
 from hpcrl.launch.surroundings import look_around
 from hpcrl.launch.threads import threads_per_rank
 
@@ -73,7 +74,7 @@ def doctor_command(question: Question) -> int:
         return _be_a_rank(situation, config, question, board)
 
     overdue = f"is not at its end after {question.limit_s:g} s (--limit), perhaps because others did not come"
-    code = supervised(body, SignalFlag(), question.limit_s, overdue)
+    code = supervised(body, SignalFlag(), question.limit_s, overdue=overdue)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

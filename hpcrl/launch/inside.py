@@ -14,10 +14,11 @@ from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.aftermath import another_has_failed
 from hpcrl.launch.allocation import allocation_end
+from hpcrl.launch.board import Board
 from hpcrl.launch.output import wait_until_read
 from hpcrl.launch.pmi import honest_server
 from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
-from hpcrl.launch.supervise import Board, announce_failure
+from hpcrl.launch.supervise import announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 from hpcrl.storage.resume import ResumeMode
 
@@ -41,6 +42,7 @@ def run_rank(
     limit_threads(threads)
     # asks Slurm, which a process under MPI should not
     end_time = allocation_end() if situation.rank == 0 else None
+    board.enter("in the start of MPI, to which every rank must come", together=True)
     refusal = _start_mpi(situation, config.ranks.nodes)
     if refusal is not None:
         board.done()

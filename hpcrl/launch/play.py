@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,8 +20,9 @@ from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
+from hpcrl.launch.board import Board
+from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
-from hpcrl.launch.supervise import Board
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.cut import Cuts
@@ -33,8 +35,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
 T = TypeVar("T")
-_START_S = 600.0
-"""For the slowest rank to come to the end of the start."""
 
 
 class Refused(Exception):
@@ -55,8 +55,8 @@ def play(
         config = fit(config, comm_world.size)
     except ConfigError as error:
         raise Refused(str(error)) from error
+    board.enter("opening the world of all ranks, to which each must come", together=True)
     world = open_world(comm_world, config, environment["threads_per_rank"])
-    world.waiter.beat = board.beat
     try:
         device = agree_on_devices(world, config.ranks.learner_device)
     except ConfigError as error:
@@ -66,30 +66,39 @@ def play(
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
     specs_rank = (world.plan.ranks("actor") or world.plan.ranks("worker"))[0]
-    specs = _agree(world, specs_rank, lambda: make_specs(config, device))
+    specs = _agree(
+        world, specs_rank, lambda: make_specs(config, device), "making an environment for its spaces", board
+    )
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
         results.append(Results(world, config, environment, resume))
         return results[0].run_dir, results[0].attempt, results[0].saved
 
-    run_dir, world.attempt, saved = _agree(world, world.plan.writer, open_results)
+    run_dir, world.attempt, saved = _agree(
+        world, world.plan.writer, open_results, "opening the run directory", board
+    )
     board.identify(**who, run_dir=str(run_dir.absolute()))
+    board.enter("opening streams, for which every rank must come", together=True)
     end_time = world.comm.bcast(environment["allocation_end"], 0)
-    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board)
+    roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
+    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board, roll)
+    pulse = _make_pulse(session, records, roll, board)
     session.cuts.stop_before(end_time)
     if results:
         session.cuts.score = results[0].score
     if world.failures is not None:
         # all ranks are here, and need nothing of each other that a death ends
-        world.failures.agree(0, _START_S)
+        world.failures.agree(0, config.faults.start_timeout_s or math.inf)
         board.identify(**who, run_dir=str(run_dir.absolute()), mortal=world.rank in world.failures.mortal)
+    board.enter("making what its roles need (environments, networks, what was saved)")
     loops = [_role_loop(session, placement) for placement in world.placements]
-    run_roles([*loops, _watch_begins(board)], session)
+    run_roles([*loops, _watch_begins(pulse)], session)
     session.record("edges", edge_rows(world))
     session.control.close()
     run_roles([_last_streams(session, records)], session)
     session.control.cancel()
+    pulse.end()
     if isinstance(records, RecordReceiver):
         records.close()
     code = world.worst_exit_code(int(session.outcome["exit_code"]))
@@ -101,9 +110,9 @@ def play(
     return code
 
 
-def _watch_begins(board: Board) -> RoleLoop:
+def _watch_begins(pulse: Pulse) -> RoleLoop:
     """The last in the first round: by then every role of this rank has made what it needs, however long that took."""
-    board.begin()
+    pulse.begin()
     yield True
 
 
@@ -135,13 +144,16 @@ def _set_up_logging(config: RunConfig, world: World, who: dict[str, Any]) -> Non
     logger.setLevel(level.upper())
 
 
-def _agree(world: World, root: int, make: Callable[[], T]) -> T:
+def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Board) -> T:
     """What `make` gives on `root`, on every rank. Collective over the world; pickled, at start-up only.
 
     Raises Refused on every rank when it raised ConfigError on the root.
     """
     refusal, value = "", None
-    if world.rank == root:
+    if world.rank != root:
+        board.enter(f"waiting for rank {root}, which was {what}", together=True)
+    else:
+        board.enter(what)
         try:
             value = make()
         except ConfigError as error:
@@ -178,11 +190,12 @@ def _make_session(
     results: list[Results],
     flag: SignalFlag,
     board: Board,
+    roll: RollCall,
 ) -> tuple[Session, RecordSender | RecordReceiver]:
     records: RecordSender | RecordReceiver
     if results:
         writer = results[0].writer
-        records = RecordReceiver(world, writer.add)
+        records = RecordReceiver(world, writer.add, roll.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records
 
@@ -209,6 +222,29 @@ def _make_session(
         report=board.report,
     )
     return session, records
+
+
+def _make_pulse(
+    session: Session, records: RecordSender | RecordReceiver, roll: RollCall, board: Board
+) -> Pulse:
+    """Have this rank's waits and work be told of."""
+    world = session.world
+    own = world.placements[0]
+
+    def tell(text: str) -> bool:
+        if isinstance(records, RecordSender):
+            return records.note(text)
+        roll.take(world.rank, text)
+        return True
+
+    def waiting() -> str:
+        role = "+".join(placement.role for placement in world.placements)
+        details = f"last progress: {board.progress()}; not drained:\n{world.report()}"
+        return describe_wait(role, own.role_rank, ", ".join(session.open_hops), details)
+
+    pulse = Pulse(board, tell, session.poll_records, waiting, session.config.faults.stall_timeout_s)
+    world.waiter.beat, world.waiter.work = pulse.beat, pulse.work
+    return pulse
 
 
 def _no_clock() -> None:

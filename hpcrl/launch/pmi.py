@@ -14,6 +14,7 @@ import re
 import select
 import socket
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 LONGEST_VALUE = 896
 """Leaves 128 characters of a line to the rest. Even: MPICH halves it, and rounds in two ways."""
@@ -30,7 +31,9 @@ def honest_server(environ: Mapping[str, str]) -> Iterator[None]:
     Local.
     """
     descriptor = environ.get("PMI_FD", "")
-    if not descriptor.isdigit() or "SLURM_STEP_ID" not in environ or "PMI_HOSTNAME" in environ:  # the last is Hydra's
+    if (
+        not descriptor.isdigit() or "SLURM_STEP_ID" not in environ or "PMI_HOSTNAME" in environ
+    ):  # the last is Hydra's
         yield
         return
     place = int(descriptor)
@@ -39,9 +42,8 @@ def honest_server(environ: Mapping[str, str]) -> Iterator[None]:
     here, there = socket.socketpair()
     child = os.fork()
     if child == 0:
-        here.close()
-        os.close(place)  # or the end of this connection would never be seen
         try:
+            _keep_only(0, 1, 2, there.fileno(), server)  # or it would never see the end of either connection
             _pass_on(there, socket.socket(fileno=server))
         finally:
             os._exit(0)
@@ -55,6 +57,13 @@ def honest_server(environ: Mapping[str, str]) -> Iterator[None]:
         os.close(server)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(child, 0)
+
+
+def _keep_only(*descriptors: int) -> None:
+    for entry in list(Path("/proc/self/fd").iterdir()):
+        if int(entry.name) not in descriptors:
+            with contextlib.suppress(OSError):  # the listing itself
+                os.close(int(entry.name))
 
 
 def _pass_on(client: socket.socket, server: socket.socket) -> None:

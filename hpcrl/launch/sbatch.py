@@ -32,23 +32,19 @@ def submit_command(recipe: str, overrides: Sequence[str], site: str, wishes: Wis
             numbers.append(send(render(replace(job, first=numbers[0], previous=numbers[-1]))))
     except ConfigError as error:
         raise ConfigError(f"{error}; scancel {' '.join(numbers)} takes back what was sent before") from error
-    values = {
-        "%j": numbers[0],
-        "%A": numbers[0],
-        "$SLURM_JOB_ID": numbers[0],
-        "$SLURM_ARRAY_JOB_ID": numbers[0],
-    }
-    values |= {"%a": "SEED", "$SLURM_ARRAY_TASK_ID": "SEED"}
-    log, run_dir = str(job.folder / job.log), job.run_dir
-    for pattern, value in values.items():
-        log, run_dir = log.replace(pattern, value), run_dir.replace(pattern, value)
-    sys.stdout.write(f"job {numbers[0]}: {job.in_words()}\nlog {log}\nrun {run_dir}\n")
+    sys.stdout.write(f"job {numbers[0]}: {job.in_words()}\n{_places(replace(job, first=numbers[0]))}")
     if chain > 1:
         sys.stdout.write(
             f"then {', '.join(numbers[1:])}: each goes on after the job before it, or ends at once when the run has "
             f"finished\nto end all: scancel {' '.join(numbers)}\n"
         )
     return 0
+
+
+def _places(job: BatchJob) -> str:
+    """Log and run directory of a job that was sent; of an array, those of each task in turn."""
+    logs = (job.folder / job.log.replace("%a", str(number)) for number in range(len(job.tasks)))
+    return "".join(f"log {log}\nrun {task.run_dir}\n" for log, task in zip(logs, job.tasks, strict=True))
 
 
 def send(script: str) -> str:

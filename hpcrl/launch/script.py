@@ -76,6 +76,16 @@ class Component:
 
 
 @dataclass(frozen=True, slots=True)
+class Task:
+    """One run of a job: the only one, or that of one task of an array."""
+
+    settings: tuple[str, ...]
+    """`a.b=value` of what is swept."""
+    run_dir: str
+    """The same in every attempt. With shell variables; quoted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Script:
     """Everything that differs from script to script."""
 
@@ -87,10 +97,10 @@ class Script:
     folder: str
     log: str
     components: tuple[Component, ...]
-    run_dir: str
-    """With shell variables; quoted."""
+    tasks: tuple[Task, ...]
+    """By the number of the array's task; without an array the one."""
     run: str
-    """The command line of every rank, with $RUN_DIR; quoted."""
+    """The command line of every rank, with $RUN_DIR, in an array also ${SWEPT[@]}; quoted."""
     after: str | None = None
     """Number of the job that must have ended before this one starts."""
 
@@ -140,12 +150,31 @@ class Script:
             if self.components[0].ranks % self.components[0].nodes:
                 yield UNEVEN
 
+    def _choice(self) -> Iterator[str]:
+        """Which run this is."""
+        if self.array is None:
+            yield f"RUN_DIR={self.tasks[0].run_dir}"
+            return
+        settings = [
+            shlex.join(part for one in task.settings for part in ("--set", one)) for task in self.tasks
+        ]
+        width = max(map(len, settings)) + 1
+        yield "# Each task of the array is a run of its own:"
+        yield "case ${SLURM_ARRAY_TASK_ID:-} in"
+        for number, (task, swept) in enumerate(zip(self.tasks, settings, strict=True)):
+            yield f"{number}) SWEPT=({swept + ')':{width}} RUN_DIR={task.run_dir} ;;"
+        yield "*)"
+        yield '    echo "array task ${SLURM_ARRAY_TASK_ID:-(none)} is not one of these" >&2'
+        yield "    exit 2"
+        yield "    ;;"
+        yield "esac"
+
     def _run(self) -> str:
         lines = [
             "# --- run ---",
             "set -uo pipefail",
             *requeue_lines(self.site),
-            f"RUN_DIR={self.run_dir}",
+            *self._choice(),
             f"RUN=({self.run})",
         ]
         if self.site.launcher == "mpiexec":

@@ -16,12 +16,13 @@ from types import FrameType
 from hpcrl.comm.ranks import fit
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig
+from hpcrl.launch.board import Board
 from hpcrl.launch.inside import run_rank
 from hpcrl.launch.launcher import fault_tolerance, find_launcher, mpi_library, permissions
 from hpcrl.launch.progress import TTY_VARIABLE
 from hpcrl.launch.recipes import load_config
 from hpcrl.launch.situation import Situation, look, without_fault_tolerance, without_interface
-from hpcrl.launch.supervise import Board, end_with_parent, leave, supervised
+from hpcrl.launch.supervise import end_with_parent, leave, supervised
 from hpcrl.storage.resume import ResumeMode, check_start, finished
 
 _INITIALIZE = "MPI4PY_RC_INITIALIZE"
@@ -103,6 +104,7 @@ def join(config: RunConfig, situation: Situation, flag: SignalFlag, resume: Resu
         body,
         flag,
         faults.stall_timeout_s if faults.has("watchdog") else None,
+        faults.start_timeout_s if faults.has("watchdog") else None,
         names_the_dead=faults.has("supervisor"),
         others_go_on=faults.actor_death == "continue" and situation.size > 1,
     )

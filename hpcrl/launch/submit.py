@@ -15,26 +15,31 @@ from typing import Any, Literal
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ConfigError, ExitCode, RunConfig, SiteConfig, load_site, parse_minutes
 from hpcrl.launch.batch import time_limit
-from hpcrl.launch.recipes import load_config
 from hpcrl.launch.script import END, THREADS, UNEVEN, environment_lines, many, no_requeue, requeue_lines
 from hpcrl.launch.situation import look
 from hpcrl.launch.start import run_config
 from hpcrl.launch.submitted import RunFailedError, SubmittedRun
+from hpcrl.launch.sweep import Combination, combine
 from hpcrl.storage.resume import ResumeMode, check_start
 
-__all__ = ["Executor", "RunFailedError", "SubmittedRun", "submit", "submit_seeds"]
+__all__ = ["Executor", "RunFailedError", "SubmittedRun", "submit", "submit_seeds", "submit_sweep"]
 
 Executor = Literal["local", "slurm", "debug"]
 
 
 def submit(recipe: str | RunConfig, **how: Any) -> SubmittedRun:
-    """Check a recipe and submit it. Local; returns at once. Takes and raises what `submit_seeds` does."""
-    return submit_seeds(recipe, [None], **how)[0]
+    """Check a recipe and submit it. Local; returns at once. Takes and raises what `submit_sweep` does."""
+    return submit_sweep(recipe, {}, **how)[0]
 
 
-def submit_seeds(
+def submit_seeds(recipe: str | RunConfig, seeds: Sequence[int], **how: Any) -> list[SubmittedRun]:
+    """Submit one run per seed, as `submit_sweep` does over `seed` alone."""
+    return submit_sweep(recipe, {"seed": seeds}, **how)
+
+
+def submit_sweep(
     recipe: str | RunConfig,
-    seeds: Sequence[int | None],
+    sweep: Mapping[str, Sequence[Any]],
     *,
     executor: Executor = "local",
     site: str | SiteConfig | None = None,
@@ -45,8 +50,12 @@ def submit_seeds(
     resume: ResumeMode = "never",
     folder: str | Path = "runs/jobs",
     slurm: dict[str, Any] | None = None,
+    chain: int = 1,
 ) -> list[SubmittedRun]:
-    """Check a recipe and submit one run per seed, in Slurm as an array. Local; returns at once.
+    """Check a recipe and submit a run for every combination of values, in Slurm as an array. Local; returns at once.
+
+    As `submit_sweep(recipe, {"algorithm.learning_rate": [1e-3, 3e-4], "seed": range(3)})`: six runs in six directories,
+    whose names say which is which; the last key's values change fastest. All are checked before one is submitted.
 
     Each run ends on its own: one that fails says so in its `result` and does not touch the others. In Slurm a run that
     was stopped before its budget (by the time limit, by preemption, by a signal) is put into the queue again and goes
@@ -54,7 +63,7 @@ def submit_seeds(
 
     Args:
         recipe: as for `hpcrl run`, or a RunConfig.
-        seeds: of the runs; None: the recipe's.
+        sweep: dotted keys and the values of each; none: the one run.
         executor: "local": processes on this machine; "slurm": an allocation with one task per rank; "debug": every
             role in this very process, when `result` is called, once per process: for breakpoints.
         site: profile of the cluster (slurm only), as for `hpcrl submit --site`. Its `command` and `signal` are not
@@ -65,23 +74,23 @@ def submit_seeds(
         time: time limit in Slurm's forms. None: the profile's.
         resume: as `hpcrl run --resume`; with "if-exists" or "must" name storage.run_dir.
         folder: where submitit keeps its scripts and logs; must be on a file system that the nodes share.
-        slurm: more parameters for submitit's Slurm executor by their submitit names, e.g. {"partition": "cpu"}; lists
-            and dictionaries are added to what the profile gives.
+        slurm: more parameters for submitit's Slurm executor by their submitit names, e.g. {"partition": "cpu"}, or
+            {"array_parallelism": 2} for two runs at a time; lists and dictionaries are added to what the profile gives.
+        chain: so many jobs for each run (slurm only), as `hpcrl submit --chain`: each starts when the one before has
+            ended, however that was, and goes on in its directory, or ends at once where the run has finished.
 
     Raises:
-        ConfigError: the recipe does not fit, or the executor is unknown.
+        ConfigError: the recipe or a combination does not fit, or the executor is unknown.
     """
     profile = site if isinstance(site, SiteConfig) else SiteConfig() if site is None else load_site(site)
-    runs: list[RunConfig] = []
-    for seed in seeds:
-        of_seed = [] if seed is None else [f"seed={seed}"]
-        config = load_config(
-            recipe, [*overrides, *of_seed], 1 if executor == "debug" and num_ranks is None else num_ranks
-        )
-        runs.append(_with_run_dir(config))
-        check_start(runs[-1], resume)
-    if len({run.storage.run_dir for run in runs}) < len(runs):
-        raise ConfigError("storage.run_dir is one directory for all seeds; name storage.runs_dir")
+    if chain < 1 or (chain > 1 and executor != "slurm"):
+        raise ConfigError(f"chain={chain} with executor={executor!r}; use 1, or more with executor='slurm'")
+    if executor == "debug" and num_ranks is None:
+        num_ranks = 1
+    token = secrets.token_hex(4)
+    runs = [_with_run_dir(one, token) for one in combine(recipe, overrides, num_ranks, sweep)]
+    for run in runs:
+        check_start(run, resume)
     one_rank = 1 in (runs[0].world_size, num_ranks)
     ranks = 1 if one_rank else runs[0].world_size
     if executor == "slurm":
@@ -92,11 +101,24 @@ def submit_seeds(
     chosen = _executor(executor, folder)
     chosen.update_parameters(**parameters)
     function = {"local": run_submitted, "slurm": run_task, "debug": run_here}[executor]
-    with _interruptible(), chosen.batch() if len(runs) > 1 else contextlib.nullcontext():
-        jobs = [chosen.submit(function, run.to_dict(), one_rank, resume) for run in runs]
+    with _interruptible():
+        jobs = [_send(chosen, function, runs, one_rank, resume)]
+        for _ in range(1, chain):
+            before = jobs[-1][0].job_id.partition("_")[0]  # the whole array, where there is one
+            chosen.update_parameters(**{**parameters, "dependency": f"afterany:{before}"})
+            jobs.append(_send(chosen, function, runs, one_rank, "if-exists"))
     if executor == "slurm":  # submitit counts tasks as nodes times tasks per node
-        jobs = [type(job)(folder=chosen.folder, job_id=job.job_id, tasks=range(ranks)) for job in jobs]
-    return [SubmittedRun(job, Path(str(run.storage.run_dir))) for job, run in zip(jobs, runs, strict=True)]
+        jobs = [[type(job)(chosen.folder, job.job_id, range(ranks)) for job in link] for link in jobs]
+    return [
+        SubmittedRun(first, Path(str(run.storage.run_dir)), tuple(later))
+        for run, first, *later in zip(runs, *jobs, strict=True)
+    ]
+
+
+def _send(executor: Any, function: Any, runs: Sequence[RunConfig], one_rank: bool, resume: ResumeMode) -> Any:
+    """A submitit job for each run, of several as an array."""
+    with executor.batch() if len(runs) > 1 else contextlib.nullcontext():
+        return [executor.submit(function, run.to_dict(), one_rank, resume) for run in runs]
 
 
 def run_submitted(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
@@ -121,8 +143,8 @@ def run_task(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
 
 def run_here(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """Every role in this very process, without a supervisor; the exit code."""
+    from hpcrl.launch.board import Board
     from hpcrl.launch.inside import run_rank
-    from hpcrl.launch.supervise import Board
 
     return run_rank(RunConfig.parse(values), look({}), Board(), SignalFlag(), resume)
 
@@ -220,10 +242,11 @@ def _option(text: str) -> tuple[str, Any]:
     return name, value if given else True
 
 
-def _with_run_dir(config: RunConfig) -> RunConfig:
+def _with_run_dir(run: Combination, token: str) -> RunConfig:
+    config = run.config
     if config.storage.run_dir is not None:
         path = Path(config.storage.run_dir)
     else:
-        path = Path(config.storage.runs_dir) / f"{config.name}-{config.seed}-{secrets.token_hex(4)}"
+        path = Path(config.storage.runs_dir) / run.run_name(token)
     storage = config.storage.to_dict() | {"run_dir": str(path.absolute())}
     return RunConfig.parse(config.to_dict() | {"storage": storage})

@@ -4,113 +4,36 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
-import mmap
 import os
 import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
-from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from hpcrl.config import ExitCode
 from hpcrl.launch import aftermath, watchdog
+from hpcrl.launch.board import Board
 from hpcrl.launch.orphans import Orphans
 from hpcrl.launch.output import wait_until_read
+from hpcrl.launch.watchdog import Watch
 
-_STATIC, _PROGRESS, _BEATS, _DONE = 0, 3072, 4080, 4095
 _PR_SET_PDEATHSIG = 1
 _RANK_0_SPEAKS_S = 10.0
 """Under srun the others wait so long for its refusal at most: srun ends them when it has left."""
+_CULPRIT_SPEAKS_S = 5.0
+"""For the parent of a rank that others wait for in their start to name it and end the job."""
 _NOTE_S = 10.0
 """For the note in the run directory: the file system may be what the rank hangs at."""
-
-
-class Board:
-    """A page shared by a rank and its supervisor: who the rank is and how far it has come."""
-
-    def __init__(self) -> None:
-        self._page = mmap.mmap(-1, 4096)
-        self._beats = memoryview(self._page)[_BEATS : _BEATS + 8].cast("Q")
-
-    def identify(self, **who: Any) -> None:
-        """Write role, rank and run directory."""
-        text = json.dumps(who).encode()[: _PROGRESS - _STATIC - 1]
-        self._page[_STATIC : _STATIC + len(text) + 1] = text + b"\0"
-
-    def report(self, progress: str) -> None:
-        """Write the last progress."""
-        text = progress.encode()[: _BEATS - _PROGRESS - 1]
-        self._page[_PROGRESS : _PROGRESS + len(text) + 1] = text + b"\0"
-
-    def begin(self) -> None:
-        """Start-up is over: from here on the rank beats."""
-        self._beats[0] = 1
-
-    def beat(self) -> None:
-        """A sign of life; nothing before `begin`."""
-        if self._beats[0]:
-            self._beats[0] += 1
-
-    @property
-    def beats(self) -> int:
-        """Signs of life so far; 0 before `begin`."""
-        return self._beats[0]
-
-    def done(self) -> None:
-        """The rank has said all there is to say; its exit code is its own."""
-        self._page[_DONE] = 1
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `done` was called."""
-        return self._page[_DONE] == 1
-
-    def who(self) -> dict[str, Any]:
-        """What `identify` wrote, {} before."""
-        text = bytes(self._page[_STATIC:_PROGRESS]).split(b"\0")[0]
-        try:
-            values: dict[str, Any] = json.loads(text) if text else {}
-        except ValueError:
-            return {}
-        return values
-
-    def progress(self) -> str:
-        """What `report` wrote last."""
-        return bytes(self._page[_PROGRESS:_BEATS]).split(b"\0")[0].decode(errors="replace")
-
-    def line(self, cause: str) -> str:
-        """The one line that names role, rank, cause and last progress."""
-        who = self.who()
-        name = "rank (during start-up)"
-        if "role" in who:
-            name = f"{who['role']} {who['role_rank']} (rank {who['rank']} on {who['node']})"
-        elif "rank" in who:
-            name = f"rank {who['rank']} (during start-up on {who['node']})"
-        last = f"; last progress: {self.progress()}" if self.progress() else ""
-        words = f"hpcrl: {name} {cause}{last}".split()  # what HDF5 says of a full disk has several lines
-        return " ".join(words)
-
-    @property
-    def is_mortal(self) -> bool:
-        """Whether the run goes on when this rank dies."""
-        return bool(self.who().get("mortal", False))
-
-    @property
-    def run_dir(self) -> Path | None:
-        """The run directory, once there is one."""
-        path = self.who().get("run_dir")
-        return Path(path) if path else None
 
 
 def supervised(
     body: Callable[[Board], int],
     flag: SignalFlag,
     stall_timeout_s: float | None = None,
+    start_timeout_s: float | None = None,
     overdue: str | None = None,
     *,
     names_the_dead: bool = True,
@@ -120,7 +43,8 @@ def supervised(
 
     Must be called before MPI, torch or threads exist. Signals are passed on, also one that `flag` shows already; the
     child dies with its parent. When the child is killed, or ends without `Board.done`, one line names it and the code
-    is RANK_FAILED; so it is when the child does not beat for `stall_timeout_s`, which ends it (None: never). `overdue`:
+    is RANK_FAILED. So it is when the child is ended because it has not begun to beat after `start_timeout_s` (None: no
+    limit), does not beat for `stall_timeout_s` or, on the run's writer, when nobody works for twice as long. `overdue`:
     what is then said instead of the usual, without stacks. A child that only ended because another rank is gone is not
     named. Processes that the child leaves behind are ended too. Without `names_the_dead` a death is passed on without a
     word, as ERROR.
@@ -129,6 +53,7 @@ def supervised(
     (`Board.identify(mortal=True)`) leaves with FINISHED then.
     """
     board = Board()
+    board.enter("loading hpcrl")
     orphans = Orphans()
     sys.stdout.flush()
     sys.stderr.flush()
@@ -161,16 +86,19 @@ def supervised(
         orphans.reap(child)
         return aftermath.nothing_to_end(board.run_dir, told)
 
-    status = watchdog.wait(child, lambda: board.beats, stall_timeout_s, given_up)
-    if status is None:
-        _end_stalled(child, board, stall_timeout_s, overdue)
-    elif os.WIFEXITED(status) and board.is_done:
+    ended = watchdog.wait(child, _watches(board, stall_timeout_s, start_timeout_s), given_up)
+    if isinstance(ended, Watch):
+        _end_stalled(child, board, ended, overdue)
+        orphans.end()
+        return _code_after_death(board, others_go_on=others_go_on)
+    status = ended
+    if os.WIFEXITED(status) and board.is_done:
         orphans.end()
         return os.WEXITSTATUS(status)
-    elif not names_the_dead:
+    if not names_the_dead:
         orphans.end()
         return int(ExitCode.ERROR)
-    elif os.WIFEXITED(status):
+    if os.WIFEXITED(status):
         _announce_death(board, f"ended without a word, exit status {os.WEXITSTATUS(status)}")
     elif not aftermath.follows_from_another(board.run_dir, os.WTERMSIG(status), told):
         _announce_death(board, f"was killed by {_signal_name(os.WTERMSIG(status))}")
@@ -180,7 +108,10 @@ def supervised(
 
 def announce_failure(board: Board, cause: str) -> None:
     """Print the line and note it in the run directory."""
-    line = board.line(cause)
+    _announce(board, board.line(cause))
+
+
+def _announce(board: Board, line: str) -> None:
     sys.stderr.write(line + "\n")
     sys.stderr.flush()
     if board.run_dir is not None:
@@ -252,13 +183,55 @@ def end_with_parent(number: signal.Signals) -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
-def _end_stalled(child: int, board: Board, limit_s: float | None, overdue: str | None) -> None:
-    cause = overdue or f"has made no progress for {limit_s:g} s (faults.stall_timeout_s)"
-    cause += watchdog.state(child)
-    if overdue is None:
+def _watches(board: Board, stall_timeout_s: float | None, start_timeout_s: float | None) -> list[Watch]:
+    """What must not stand still."""
+    watches = []
+    if start_timeout_s is not None:
+        start = Watch(
+            lambda: int(not board.beats),
+            start_timeout_s,
+            lambda: (
+                f"has not started within {start_timeout_s:g} s (faults.start_timeout_s): it was {board.phase}"
+            ),
+            lambda: _patience_s(board),
+        )
+        watches.append(start)
+    if stall_timeout_s is None:
+        return watches
+    key = "faults.stall_timeout_s"
+    stall = Watch(
+        lambda: board.beats,
+        stall_timeout_s,
+        lambda: f"has made no progress for {stall_timeout_s:g} s ({key})",
+    )
+    nobody_s = 2 * stall_timeout_s  # a rank may work in one call for all of the simple time
+    run = Watch(
+        lambda: board.works,
+        nobody_s,
+        lambda: f"no rank of the run has made progress for {nobody_s:g} s (twice {key}): {board.waits[0]}",
+        of_the_run=True,
+    )
+    return [*watches, stall, run]
+
+
+def _patience_s(board: Board) -> float:
+    """Whoever waits for another rank lets that one be named; where all wait for each other, rank 0 speaks."""
+    if not board.is_together:
+        return 0.0
+    return _CULPRIT_SPEAKS_S if board.who().get("rank") == 0 else 2 * _CULPRIT_SPEAKS_S
+
+
+def _end_stalled(child: int, board: Board, watch: Watch, overdue: str | None) -> None:
+    cause = (overdue or watch.cause()) + watchdog.state(child)
+    if watch.of_the_run:
+        sys.stderr.write(f"{board.waits[1]}\n")
+    elif overdue is None:
         watchdog.show_stacks(child)
     watchdog.kill(child)
-    watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
+    if watch.of_the_run:
+        watchdog.within(_NOTE_S, lambda: _announce(board, f"hpcrl: {cause}"))
+    else:
+        watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
 
 
 def _signal_name(number: int) -> str:

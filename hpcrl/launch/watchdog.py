@@ -8,7 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpcrl.launch.orphans import descendants
@@ -32,34 +33,48 @@ class Silence:
         self._beats = 0
         self._silent_s = 0.0
 
-    def too_long(self, beats: int, now: float) -> bool:
+    def too_long(self, beats: int, now: float, patience_s: float = 0.0) -> bool:
         """Look again, every LOOK_EVERY_S. `beats`: any other number than the last is a sign of life; 0: not begun.
 
+        `patience_s`: what there is beyond the limit just now.
         If much more time has passed since the last look, the machine or the whole job was suspended: not counted.
         """
         passed, self._looked = min(now - self._looked, 2 * LOOK_EVERY_S), now
         alive = beats == 0 or beats != self._beats
         self._beats = beats
         self._silent_s = 0.0 if alive else self._silent_s + passed
-        return self._silent_s > self._limit_s
+        return self._silent_s > self._limit_s + patience_s
 
 
-def wait(
-    child: int, beats: Callable[[], int], limit_s: float | None, given_up: Callable[[], bool] = lambda: False
-) -> int | None:
-    """The wait status of a child, at once when it ends; None when it has not beaten for `limit_s` (None: for ever).
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """A count that must change at least every `limit_s`, as long as it is not 0."""
+
+    count: Callable[[], int]
+    limit_s: float
+    cause: Callable[[], str]
+    """What is said when it has not."""
+    patience_s: Callable[[], float] = float
+    """Time beyond the limit, as long as it may be another one's fault."""
+    of_the_run: bool = False
+    """It is not this child that has failed, but the run."""
+
+
+def wait(child: int, watches: Sequence[Watch], given_up: Callable[[], bool] = lambda: False) -> int | Watch:
+    """The wait status of a child, at once when it ends; else the first watch whose count stood still for too long.
 
     Main thread only; signals are handled meanwhile. `given_up`, asked at every look, has the child killed.
     """
     # blocked, it stays pending: an end between two calls is not missed
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
-    silence = Silence(limit_s, time.monotonic()) if limit_s is not None else None
+    silences = [(watch, Silence(watch.limit_s, time.monotonic())) for watch in watches]
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return status
-        if silence is not None and silence.too_long(beats(), time.monotonic()):
-            return None
+        for watch, silence in silences:
+            if silence.too_long(watch.count(), time.monotonic(), watch.patience_s()):
+                return watch
         if given_up():
             os.kill(child, signal.SIGKILL)
         signal.sigtimedwait({signal.SIGCHLD}, LOOK_EVERY_S)

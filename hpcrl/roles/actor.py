@@ -24,7 +24,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     nothing is ever overwritten or dropped here.
     """
     config = session.config
-    timers = Timers()
+    timers = Timers(session.open_hops)
     algorithm = make_algorithm(config, session.env_spec)
     streams = ActorStreams(session, placement)
     collector = Collector(session, placement, algorithm, timers)

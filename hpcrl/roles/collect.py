@@ -44,7 +44,7 @@ class Collector:
         self._rng = session.rng(placement, "actions")
         self._timers = timers
         self._record = session.record
-        self._beat = session.world.waiter.beat
+        self._work = session.world.waiter.work
         self._groups = []
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
@@ -80,7 +80,7 @@ class Collector:
             if group.under_way:
                 group.obs = group.env.recv().obs.copy()
                 group.under_way = False
-                self._beat()
+                self._work()
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
@@ -130,7 +130,7 @@ class Collector:
         start = perf_counter()
         step = group.env.recv()
         group.under_way = False
-        self._beat()
+        self._work()
         received = perf_counter()
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):

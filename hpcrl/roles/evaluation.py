@@ -30,7 +30,7 @@ def evaluate(
     rng = np.random.default_rng(evaluation.seed)
 
     def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        session.world.waiter.beat()
+        session.world.waiter.work()
         session.control.poll()
         session.poll_records()  # the last updates, for who reads the file meanwhile
         if session.control.stop_requested:

@@ -22,7 +22,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     Two batches are asked for ahead, so that one arrives while the other is trained on.
     """
     config = session.config
-    timers = Timers()
+    timers = Timers(session.open_hops)
     learning = Learning(session, placement, make_algorithm(config, session.env_spec), timers, cut_ahead=SLOTS)
     batches = BatchStreams(session, placement)
     publication = Publication(session, placement, learning)

@@ -113,7 +113,8 @@ class Learning:
         session, cuts = self._session, self._session.cuts
         due = cuts.is_root and self.cut_at is None and cuts.due(self.updates + self._cut_ahead)
         wanted = np.array([session.control.stop_requested, due], np.float64)
-        self._reducer.sum_array(wanted)
+        with self._timers.at("the vote of the learners"):
+            self._reducer.sum_array(wanted)
         stop, cut = (wanted > 0).tolist()
         if self.cut_at is None and (cut or (stop and self._keeps_everything)):
             self.cut_at = self.updates + self._cut_ahead
@@ -183,7 +184,8 @@ class Learning:
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
         summed = self._summed.finish_seconds
-        result = self.algorithm.update(batch, self._summed, progress)
+        with self._timers.at("algorithm.update"):
+            result = self.algorithm.update(batch, self._summed, progress)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
         histogram = lag_histogram(self.updates, fields, session.config.lag.max_lag)

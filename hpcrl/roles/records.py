@@ -19,6 +19,8 @@ _BLOCK_BYTES = 64 * 1024
 _HEADER_BYTES = 16
 _NAMES = list(TABLES)
 _SLOTS = 2
+_NOTE = -1
+"""Stands for a table where a block is no rows but a note."""
 _LONGEST_WAIT_S = 0.1
 
 Sink = Callable[[str, Rows], None]
@@ -50,6 +52,14 @@ class RecordSender:
         self._waiting_bytes += rows.nbytes
         self.poll()
 
+    def note(self, text: str) -> bool:
+        """Send the writer a note at once; whether it could be sent: a block is free and this end not closing."""
+        if self._closing or not self._free:
+            return False
+        said = np.frombuffer(text.encode()[: _BLOCK_BYTES - _HEADER_BYTES], np.uint8)
+        self._send(_NOTE, len(said), said)
+        return True
+
     def poll(self) -> bool:
         """Progress: send what is due while a block is free; whether a block left."""
         self._sender.poll()
@@ -70,9 +80,12 @@ class RecordSender:
             self._waiting = {table: [rows[most:]], **self._waiting}
             rows = rows[:most]
         self._waiting_bytes -= rows.nbytes
+        self._send(_NAMES.index(table), len(rows), rows.view(np.uint8))
+
+    def _send(self, kind: int, count: int, content: npt.NDArray[np.uint8]) -> None:
         block = self._free.pop()
-        block[:_HEADER_BYTES].view(np.int64)[:] = _NAMES.index(table), len(rows)
-        block[_HEADER_BYTES : _HEADER_BYTES + rows.nbytes] = rows.view(np.uint8)
+        block[:_HEADER_BYTES].view(np.int64)[:] = kind, count
+        block[_HEADER_BYTES : _HEADER_BYTES + content.nbytes] = content
         self._sender.send(block, on_sent=partial(self._free.append, block))
 
     @property
@@ -86,11 +99,16 @@ class RecordSender:
 
 
 class RecordReceiver:
-    """The writer's end: blocks of rows from every other rank."""
+    """The writer's end: blocks of rows, and notes, from every other rank."""
 
-    def __init__(self, world: World, sink: Sink) -> None:
-        """Local. `sink` is called with each block's rows, which it must copy."""
-        self._sink = sink
+    def __init__(
+        self, world: World, sink: Sink, take_note: Callable[[int, str], bool] = lambda rank, text: True
+    ) -> None:
+        """Local. `sink` is called with each block's rows, which it must copy.
+
+        `take_note` with the rank and text of each note; it says whether that is progress.
+        """
+        self._sink, self._take_note = sink, take_note
         self._receivers: list[Receiver] = [
             world.receiver(rank, Tag.RECORDS) for rank in range(world.comm.size) if rank != world.rank
         ]
@@ -103,11 +121,15 @@ class RecordReceiver:
         progress = False
         for receiver in self._receivers:
             while (block := receiver.poll()) is not None:
-                progress = True
-                index, count = block[:_HEADER_BYTES].view(np.int64)
-                name = _NAMES[int(index)]
-                dtype = TABLES[name].dtype
-                self._sink(name, block[_HEADER_BYTES:][: int(count) * dtype.itemsize].view(dtype))
+                index, count = block[:_HEADER_BYTES].view(np.int64).tolist()
+                content = block[_HEADER_BYTES:]
+                if index == _NOTE:
+                    text = content[:count].tobytes().decode(errors="replace")
+                    progress |= self._take_note(receiver.source, text)
+                else:
+                    progress = True
+                    dtype = TABLES[_NAMES[index]].dtype
+                    self._sink(_NAMES[index], content[: count * dtype.itemsize].view(dtype))
                 receiver.post(block)
         return progress
 

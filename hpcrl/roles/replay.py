@@ -20,7 +20,7 @@ from hpcrl.storage.parts import Given
 
 def run_replay(session: Session, placement: Placement) -> RoleLoop:
     """Serve until the run stops and everything is drained. Point-to-point; waits for nobody."""
-    timers = Timers()
+    timers = Timers(session.open_hops)
     shard = ReplayShard(session, placement, timers)
     while not session.control.stopped:
         progress = session.parameters.poll()

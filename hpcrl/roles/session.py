@@ -34,17 +34,29 @@ It yields for the first time when it has made what it needs, before its first wo
 class Timers:
     """Seconds and counts per hop of one role. Local."""
 
-    def __init__(self) -> None:
+    def __init__(self, open_hops: list[str] | None = None) -> None:
+        """`open_hops`: where those are listed that are under way, for a report."""
         self._totals: dict[str, list[float]] = {}
+        self._open = open_hops if open_hops is not None else []
 
     @contextmanager
     def __call__(self, hop: str) -> Iterator[None]:
         """Time a block under the name of a hop."""
         start = time.perf_counter()
         try:
-            yield
+            with self.at(hop):
+                yield
         finally:
             self.add(hop, time.perf_counter() - start)
+
+    @contextmanager
+    def at(self, what: str) -> Iterator[None]:
+        """List what is under way, without taking its time."""
+        self._open.append(what)
+        try:
+            yield
+        finally:
+            self._open.remove(what)
 
     def add(self, hop: str, seconds: float) -> None:
         """Add one occurrence of a hop."""
@@ -80,6 +92,8 @@ class Session:
     """Tell this rank's supervisor how far the rank has come (for the line that names a dead rank)."""
     outcome: dict[str, Any] = field(default_factory=lambda: {"exit_code": ExitCode.FINISHED, "cause": ""})
     """How the run ended, as far as this rank knows."""
+    open_hops: list[str] = field(default_factory=list)
+    """What the roles of this rank are at: in a wait, what they wait for."""
 
     def fail(self, code: ExitCode, cause: str) -> None:
         """Note an end other than the budget."""

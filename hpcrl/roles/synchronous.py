@@ -13,7 +13,7 @@ from hpcrl.roles.session import RoleLoop, Session, Timers, record_timers
 def run_worker(session: Session, placement: Placement) -> RoleLoop:
     """Collect and update in turn until the budget is used or all agree to stop. Collective over the workers."""
     config = session.config
-    timers = Timers()
+    timers = Timers(session.open_hops)
     algorithm = make_algorithm(config, session.env_spec)
     learning = Learning(session, placement, algorithm, timers)
     collector = Collector(session, placement, algorithm, timers)

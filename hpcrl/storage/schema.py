@@ -104,6 +104,10 @@ _ENV_STEPS = Column(
 _TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
 _ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
 _ROLE_RANK = Column("role_rank", "i4", "1", "each", "index of the rank within its role")
+_EPISODE_RETURN = Column(
+    "episode_return", "f8", "reward", "each", "undiscounted sum of the environment's own rewards, unclipped"
+)
+_EPISODE_LENGTH = Column("episode_length", "i8", "env_step", "each", "env_steps of the episode")
 
 UPDATES = Table(
     "updates",
@@ -159,14 +163,8 @@ EPISODES = Table(
         ),
         _TIME,
         Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
-        Column(
-            "episode_return",
-            "f8",
-            "reward",
-            "each",
-            "undiscounted sum of the environment's own rewards, unclipped",
-        ),
-        Column("episode_length", "i8", "env_step", "each", "env_steps of the episode"),
+        _EPISODE_RETURN,
+        _EPISODE_LENGTH,
         Column("truncated", "?", "1", "each", "true when a time limit ended it, false when it terminated"),
         Column("parameter_version", "i8", "update", "each", "version that chose the last action"),
         Column("actor", "i4", "1", "each", "role_rank of the rank that stepped it"),
@@ -207,14 +205,8 @@ EVALUATION = Table(
         _ENV_STEPS,
         Column("seed", "i8", "1", "each", "seed of the evaluation environments"),
         Column("episode", "i4", "1", "each", "number of the episode within the evaluation"),
-        Column(
-            "episode_return",
-            "f8",
-            "reward",
-            "each",
-            "undiscounted sum of the environment's own rewards, unclipped",
-        ),
-        Column("episode_length", "i8", "env_step", "each", "env_steps of the episode"),
+        _EPISODE_RETURN,
+        _EPISODE_LENGTH,
         Column("cut", "?", "1", "each", "true when evaluation.max_episode_steps cut it"),
     ),
     "One row per evaluation episode of a frozen policy.",

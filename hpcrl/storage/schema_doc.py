@@ -10,7 +10,8 @@ _INTRODUCTION = f"""\
 Schema version {SCHEMA_VERSION}. This page is printed by `hpcrl schema`; change the table in
 `hpcrl/storage/schema.py`, not here.
 
-`python analysis/curves.py RUN --out curves.png` draws return against env_steps and wall time. The scripts here need
+`python analysis/curves.py RUN... --out curves.png` draws return against env_steps and wall time; of several runs, or a
+folder of them, by the settings in which they differ (`analysis/sweeps.py`). The scripts here need
 numpy, h5py, pandas and matplotlib; neither MPI nor torch nor a network. In your own code:
 
 ```python

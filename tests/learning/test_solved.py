@@ -22,3 +22,10 @@ def test_ppo(tmp_path, ranks):
     ended = run(tmp_path, recipe=f"{CARTPOLE}:ppo", ranks=ranks, timeout_s=900)
     assert final_return(ended) >= SOLVED
     assert len(ended.describe()["ranks"]) == ranks
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("recipe", ["a2c", "decoupled_ppo"])
+def test_other_algorithms(tmp_path, recipe, seed):
+    ended = run(tmp_path, f"seed={seed}", recipe=f"{CARTPOLE}:{recipe}", timeout_s=900)
+    assert final_return(ended) >= SOLVED

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import RunConfig
+from hpcrl.launch import board
 from hpcrl.launch.play import play
 from hpcrl.storage.summary import describe
 
@@ -54,21 +55,13 @@ def values(size, **sections):
     return common | sections
 
 
-class Board:
-    """Stands for the rank's supervisor; sets the flag when so many updates or more are reported."""
+class Board(board.Board):
+    """Of no supervisor; sets the flag when so many updates or more are reported."""
 
     def __init__(self, flag, stop_at):
+        super().__init__()
         self._flag, self._stop_at = flag, stop_at
         self.reports = []
-
-    def identify(self, **who):
-        """Nobody asks."""
-
-    def begin(self):
-        """Nobody watches."""
-
-    def beat(self):
-        """Nobody listens."""
 
     def report(self, progress):
         self.reports.append(progress)

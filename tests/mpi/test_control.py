@@ -6,6 +6,7 @@ import pytest
 from hpcrl.comm.control import Control
 from hpcrl.comm.signals import SIGNALS, SignalFlag
 from tests.mpi.support import drain, meet, open_test_world, plan, poll_until
+from tests.processes import own_handlers
 
 PLANS = {
     1: [("replay", 0), ("learner", 0), ("actor", 0)],
@@ -17,10 +18,8 @@ PLANS = {
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with own_handlers():
+        yield
 
 
 class Rank:

@@ -160,3 +160,34 @@ def test_a_single_row_does_not_wait_for_others_for_long(comm):
             poll_until(world, lambda: sender._sender.messages == 1, progress=(sender.poll,))
             comm.Barrier()
             drain(world, sender)
+
+
+def test_notes_come_at_once_between_rows_and_not_after_the_end(comm):
+    with open_test_world(comm) as world:
+        collected, notes = Collected(), []
+
+        def take_note(rank, text):
+            notes.append((rank, text))
+            return text == ""
+
+        if world.rank == world.plan.writer:
+            receiver = RecordReceiver(world, collected, take_note)
+            progress = []
+            poll_until(
+                world,
+                lambda: len(notes) == 2 * (comm.size - 1),
+                progress=(lambda: progress.append(receiver.poll()),),
+            )
+            drain(world, receiver)
+            receiver.close()
+            assert sorted(notes) == sorted(
+                (rank, text) for rank in range(comm.size) if rank != world.rank for text in ("", "ä" * 10)
+            )
+            assert sum(len(rows) for rows in collected.rows["updates"]) == comm.size - 1
+        else:
+            sender = RecordSender(world)
+            sender.add("updates", rows_of("updates", world.rank, 1))
+            assert sender.note("")
+            poll_until(world, lambda: sender.note("ä" * 10), progress=(sender.poll,))
+            drain(world, sender)
+            assert not sender.note("too late")

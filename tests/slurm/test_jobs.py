@@ -4,6 +4,7 @@ import json
 import re
 import sys
 import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -41,6 +42,12 @@ def test_a_run_on_two_nodes(cluster, tmp_path):
     assert "hpcrl ended with exit code 0" in job.text()
 
 
+def test_mpi_starts_whatever_lies_on_the_heap(cluster):
+    program = [sys.executable, str(Path(__file__).parent / "used_heap.py")]
+    said = cluster.run("srun", "--mpi=pmi2", "--nodes=2", "--ntasks=3", *program)
+    assert said.split() == ["3"] * 3
+
+
 def test_threads_follow_the_profile(cluster, tmp_path):
     job = submit(cluster, tmp_path, recipe=toy_recipe(tmp_path), site=site_with(tmp_path, cpus_per_rank=2))
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
@@ -62,14 +69,18 @@ def test_a_heterogeneous_job_is_one_world(cluster, tmp_path):
     assert job.describe()["job"]["id"] == job.number
 
 
-def test_an_array_of_seeds(cluster, tmp_path):
-    job = submit(cluster, tmp_path, recipe=toy_recipe(tmp_path), options=["--seeds", "3,5", "--nodes", "1"])
+def test_an_array_over_settings_and_seeds(cluster, tmp_path):
+    """One job; each task has settings, directory and log of its own."""
+    options = ["--sweep", "algorithm.learning_rate=1e-3,3e-4", "--seeds", "3,5", "--nodes", "1"]
+    job = submit(cluster, tmp_path, recipe=toy_recipe(tmp_path), options=options)
     job.until(lambda: cluster.run("squeue", "--noheader") == "")
-    for seed in (3, 5):
-        run_dir = tmp_path / "runs" / f"toy-{seed}-{job.number}"
+    for task, (rate, seed) in enumerate([("1e-3", 3), ("1e-3", 5), ("3e-4", 3), ("3e-4", 5)]):
+        run_dir = tmp_path / "runs" / f"toy-learning_rate={rate}-{seed}-{job.number}"
         assert json.loads((run_dir / "status.json").read_text())["status"] == "finished", job.text()
-        assert json.loads((run_dir / "config.json").read_text())["seed"] == seed
-        assert "hpcrl ended with exit code 0" in (tmp_path / f"toy-{job.number}_{seed}.log").read_text()
+        config = json.loads((run_dir / "config.json").read_text())
+        assert (config["algorithm"]["learning_rate"], config["seed"]) == (float(rate), seed)
+        assert "hpcrl ended with exit code 0" in (tmp_path / f"toy-{job.number}_{task}.log").read_text()
+    assert len(list((tmp_path / "runs").iterdir())) == 4
 
 
 LAST_ATTEMPT = {"max_attempts": 1}

@@ -6,10 +6,12 @@ import sys
 import pytest
 
 from tests.slurm.support import (
+    CUT_WORKERS,
     FOREVER,
     LIMIT_S,
     SMALL,
     cut_recipe,
+    kill_all_ranks,
     kill_last_rank,
     on_login_node,
     site_with,
@@ -22,16 +24,12 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
 PROGRAM = """\
 import json, sys, time
-from hpcrl.launch import RunFailedError, submit_seeds, submitted
+from hpcrl.launch import RunFailedError, submit_sweep, submitted
 submitted.LOOK_EVERY_S = 0.3  # for a busy scheduler
-how = json.loads(sys.argv[1])
-chain = how.pop("chain", 1)
-jobs = submit_seeds(executor="slurm", **how)
-for _ in range(1, chain):
-    how["slurm"] = {"dependency": f"afterany:{jobs[-1].job.job_id}"}
-    jobs += submit_seeds(executor="slurm", **how)
+jobs = submit_sweep(executor="slurm", **json.loads(sys.argv[1]))
 for job in jobs:
-    print(json.dumps({"id": job.job.job_id, "run_dir": str(job.run_dir)}), flush=True)
+    ids = [one.job_id for one in (job.job, *job.later)]
+    print(json.dumps({"id": ids[0], "later": ids[1:], "run_dir": str(job.run_dir)}), flush=True)
 for job in jobs:
     try:
         answer = {"summary": job.result()}
@@ -44,8 +42,8 @@ for job in jobs:
 
 
 def start(cluster, folder, limit_s=2 * LIMIT_S, **how):
-    """The program above on the login node: its process, with pipes. `chain`: so many jobs, one after the other."""
-    how = {"seeds": [None], "site": str(TOP / "slurm/testcluster.toml"), "folder": str(folder / "jobs")} | how
+    """The program above on the login node: its process, with pipes."""
+    how = {"sweep": {}, "site": str(TOP / "slurm/testcluster.toml"), "folder": str(folder / "jobs")} | how
     return on_login_node(cluster, folder, [sys.executable, "-c", PROGRAM, json.dumps(how)], limit_s)
 
 
@@ -65,7 +63,7 @@ def test_a_run_on_two_nodes(cluster, tmp_path):
 
 
 def test_of_an_array_a_run_that_stops_goes_on_and_one_that_is_cancelled_does_not(cluster, tmp_path):
-    with start(cluster, tmp_path, recipe=cut_recipe(tmp_path), seeds=[1, 2], nodes=1) as process:
+    with start(cluster, tmp_path, recipe=cut_recipe(tmp_path), sweep={"seed": [1, 2]}, nodes=1) as process:
         jobs = answers(process, 2)
         for job in jobs:
             until_updates(job["run_dir"], 20)
@@ -82,6 +80,22 @@ def test_of_an_array_a_run_that_stops_goes_on_and_one_that_is_cancelled_does_not
     requeueing = f"requeueing job {jobs[1]['id']} after attempt 1 of at most 10"
     assert stopped["output"].count("requeueing job") == stopped["output"].count(requeueing) == 1
     assert stopped["output"].count(str(summary["run_dir"])) >= 2  # the log has both attempts
+
+
+def test_each_run_of_a_sweep_goes_on_in_the_next_job_of_its_chain(cluster, tmp_path):
+    """Without a chance to save: the job fails, and the next one goes on from the newest checkpoint."""
+    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 1500}, "ranks": {"workers": 1}})
+    how = {"sweep": {"algorithm.learning_rate": [1e-3], "seed": [1, 2]}, "chain": 2, "nodes": 1}
+    with start(cluster, tmp_path, recipe=recipe, overrides=["checkpoint.every_updates=2"], **how) as process:
+        jobs = answers(process, 2)
+        until_updates(jobs[1]["run_dir"], 6)
+        kill_all_ranks(cluster, jobs[1]["run_dir"])
+        whole, killed = (answer["summary"] for answer in answers(process, 2))
+    assert (whole["attempts"], killed["attempts"]) == (1, 2)
+    for seed, job, summary in zip([1, 2], jobs, [whole, killed], strict=True):
+        assert (summary["status"], summary["run_dir"]) == ("finished", job["run_dir"])
+        assert f"/cut-learning_rate=0.001-{seed}-" in job["run_dir"]
+    assert killed["job"]["id"].partition("_")[0] == jobs[1]["later"][0].partition("_")[0]
 
 
 def test_a_run_that_stops_in_its_last_attempt(cluster, tmp_path):

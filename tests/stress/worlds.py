@@ -18,8 +18,8 @@ from mpi4py import MPI
 import hpcrl.comm.world
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ExitCode, RunConfig
+from hpcrl.launch.board import Board
 from hpcrl.launch.play import play
-from hpcrl.launch.supervise import Board
 from hpcrl.storage import read_table
 from tests.stress.parts import NOTES
 

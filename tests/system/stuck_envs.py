@@ -42,6 +42,13 @@ def make_slowly(num_envs, seeds, seconds):
     return ToyVectorEnv(Counting(range(num_envs), seeds), num_envs)
 
 
+def never_made(num_envs, seeds, how):
+    """`how`: "alone": where only its spaces are asked for, which the other ranks wait for; else for the run."""
+    if (num_envs == 1) == (how == "alone"):
+        never_returns("loop")
+    return ToyVectorEnv(Counting(range(num_envs), seeds), num_envs)
+
+
 class StuckProcessEnv(gymnasium.Env):
     """For an engine with a process per environment: there the first step never returns."""
 

@@ -79,6 +79,58 @@ def test_slow_env_steps_are_no_stall(tmp_path, ranks):
     assert ended.describe()["evaluation"]["n"] == 2
 
 
+@pytest.mark.parametrize(
+    ("how", "waits"),
+    [
+        (
+            ("loses_a_grant",),
+            "replay 0 in no wait of its own; learner 0 in batch.wait; actor 0 in grant.wait",
+        ),
+        (("loses_a_sum", "scheme=synchronous", "ranks.workers=2"), "workers 0-1 in the vote of the learners"),
+    ],
+    ids=["pipeline", "synchronous"],
+)
+def test_a_run_in_which_everybody_waits_ends(tmp_path, how, waits):
+    lost, *scheme = how
+    custom = ("env.engine=custom", f"env.id=tests.system.stalled_envs:{lost}", *scheme)
+    ended = run(tmp_path, *custom, "faults.stall_timeout_s=1.5", FOREVER, environ=WITH_TESTS)
+    assert ended.code == 3, ended.stderr
+    words = "no rank of the run has made progress for 3 s (twice faults.stall_timeout_s): " + waits
+    assert ended.named_failures() == ["hpcrl: " + words]
+    assert "RECORDS from rank 1: " in ended.stderr, "the streams of every rank are shown"
+    assert ended.describe()["status"] == "failed" and ended.describe()["cause"] == words
+
+
+def test_work_of_others_is_heard_of_inside_a_collective(tmp_path):
+    """Worker 0 waits in a sum for more than twice the limit, while the other one steps its environments."""
+    custom = ("env.engine=custom", "env.id=tests.system.stalled_envs:slow_on_rank_1", "evaluation.episodes=0")
+    workers = ('env.kwargs={"seconds": 0.35}', "scheme=synchronous", "ranks.workers=2", "budget.env_steps=1")
+    ended = run(tmp_path, *custom, *workers, "faults.stall_timeout_s=1", environ=WITH_TESTS)
+    assert (ended.code, ended.named_failures()) == (0, []), ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("how", "limit_s", "world", "who", "phase"),
+    [
+        ("for the run", 3, {"ranks": 1}, "replay+learner+actor 0 (rank 0 on ", "making what its roles need"),
+        ("alone", 6, {}, "actor 0 (rank 2 on ", "making an environment for its spaces"),
+    ],
+    ids=["one process", "others wait"],
+)
+def test_a_start_that_never_ends(tmp_path, how, limit_s, world, who, phase):
+    custom = (
+        "env.engine=custom",
+        "env.id=tests.system.stuck_envs:never_made",
+        f'env.kwargs={{"how": "{how}"}}',
+    )
+    ended = run(tmp_path, *custom, f"faults.start_timeout_s={limit_s}", **world, environ=WITH_TESTS)
+    assert ended.code == 3, ended.stderr
+    (line,) = ended.named_failures()
+    assert line.startswith("hpcrl: " + who)
+    assert f"has not started within {limit_s} s (faults.start_timeout_s): it was {phase}" in line
+    assert "in never_made" in ended.stderr
+
+
 def test_a_slow_start_is_no_stall(tmp_path):
     settings = ('env.kwargs={"seconds": 6}', "env.id=tests.system.stuck_envs:make_slowly", SHORT)
     ranks = ("scheme=synchronous", "ranks.workers=2", "evaluation.episodes=0")

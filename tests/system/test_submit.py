@@ -9,7 +9,7 @@ import pytest
 import submitit
 
 from hpcrl.config import ConfigError, RunConfig, SiteConfig
-from hpcrl.launch import RunFailedError, submit, submit_seeds
+from hpcrl.launch import RunFailedError, submit, submit_seeds, submit_sweep
 from tests.system.support import FOREVER, TOY, WITH_TESTS
 
 RECIPE = RunConfig.parse(TOY)
@@ -85,7 +85,8 @@ def test_debug_runs_every_role_in_the_very_process(tmp_path):
         ({"overrides": ["env.num_env=3"]}, "did you mean num_envs"),
         ({"time": "soon"}, "time limit 'soon'"),
         ({"site": "nowhere"}, "no site 'nowhere'"),
-        ({"seeds": [1, 2], "overrides": ["storage.run_dir=x"]}, "one directory for all seeds"),
+        ({"sweep": {"seed": [1, 2]}, "overrides": ["storage.run_dir=x"]}, "one directory for all runs"),
+        ({"sweep": {"algorithm.gamma": [0.9, 2]}}, "with algorithm.gamma=2: algorithm.gamma=2"),
         ({"executor": "slurm", "nodes": 4}, "4 nodes for 3 ranks"),
         ({"executor": "slurm", "time": "2"}, "2 minutes is over before the signal"),
         ({"executor": "slurm", "site": SiteConfig(launcher="mpiexec")}, "launcher='mpiexec'"),
@@ -93,9 +94,9 @@ def test_debug_runs_every_role_in_the_very_process(tmp_path):
     ],
 )
 def test_what_does_not_fit(tmp_path, how, part):
-    seeds = how.pop("seeds", [None])
+    sweep = how.pop("sweep", {})
     with pytest.raises(ConfigError) as error:
-        submit_seeds(RECIPE, seeds, **how)
+        submit_sweep(RECIPE, sweep, **how)
     assert part in str(error.value)
     assert list(tmp_path.iterdir()) == []
 

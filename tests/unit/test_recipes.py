@@ -32,6 +32,8 @@ def recipes():
 
 def test_the_recipes_are_these():
     assert list(recipes()) == [
+        "cartpole.py:a2c",
+        "cartpole.py:decoupled_ppo",
         "cartpole.py:impala",
         "cartpole.py:ppo",
         "halfcheetah.py:ppo",

@@ -11,11 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms import Batch, UpdateResult
+from hpcrl.algorithms import Batch, UpdateResult, algorithm_class
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
-from hpcrl.algorithms.impala import Impala
-from hpcrl.algorithms.ppo import PPO
-from hpcrl.config import AlgorithmConfig, ImpalaConfig, ModelConfig, PPOConfig
+from hpcrl.config import (
+    A2CConfig,
+    AlgorithmConfig,
+    DecoupledPPOConfig,
+    ImpalaConfig,
+    ModelConfig,
+    PPOConfig,
+)
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
 
 DISCRETE = EnvSpec(
@@ -30,6 +35,10 @@ CONTINUOUS = EnvSpec(
 )
 SMALL = ModelConfig(hidden_sizes=(8,))
 CONFIGS: dict[str, AlgorithmConfig] = {
+    "a2c": A2CConfig(learning_rate=3e-3),
+    "decoupled_ppo": DecoupledPPOConfig(
+        learning_rate=3e-3, epochs=2, num_minibatches=3, behavior_weight_cap=1.5
+    ),
     "impala": ImpalaConfig(learning_rate=3e-3),
     "ppo": PPOConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0, value_clip=0.5),
 }
@@ -41,8 +50,7 @@ torch.set_num_threads(1)  # the learners are threads already
 def build(
     config: AlgorithmConfig, env: EnvSpec = DISCRETE, model: ModelConfig = SMALL, seed: int = 0
 ) -> ActorCriticAlgorithm:
-    algorithm = {"impala": Impala, "ppo": PPO}[config.name]
-    return algorithm(config, env, model, seed)
+    return algorithm_class(config.name)(config, env, model, seed)
 
 
 def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0) -> Batch:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.algorithms.gradient import FlatAdam
+from hpcrl.config import SurrogateConfig
 from hpcrl.models.flat import FlatParameters
 from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, build, random_batch
 
@@ -60,7 +61,7 @@ def test_an_update_stays_where_the_batch_is(
 ) -> None:
     """Advantages are not normalized: picking the valid ones needs their values."""
     config = CONFIGS[name]
-    if name == "ppo":
+    if isinstance(config, SurrogateConfig):
         config = config.model_copy(update={"normalize_advantages": False})
     algorithm = build(config, env)
     monkeypatch.setattr(algorithm, "state", dict)  # has no values to copy

@@ -10,12 +10,16 @@ from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
-from hpcrl.config import ImpalaConfig, PPOConfig
+from hpcrl.config import A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig
 from hpcrl.data.specs import EnvSpec
 from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, build, random_batch
 from tests.unit.functional.test_returns import GAMMA, Arrays, slow_sums
 
 CONFIGS = {
+    "a2c": A2CConfig(gamma=GAMMA, max_grad_norm=1e6, gae_lambda=0.9),
+    "decoupled_ppo": DecoupledPPOConfig(
+        gamma=GAMMA, max_grad_norm=1e6, epochs=1, num_minibatches=1, behavior_weight_cap=1.2
+    ),
     "impala": ImpalaConfig(
         gamma=GAMMA, max_grad_norm=1e6, rho_bar=1.2, c_bar=0.9, pg_rho_bar=1.1, lambda_=0.95
     ),
@@ -58,15 +62,17 @@ def impala_factors(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     return targets, np.minimum(config.pg_rho_bar, weight) * step
 
 
-def ppo_factors(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+def gae_factors(arrays: Arrays, lambda_: float) -> tuple[np.ndarray, np.ndarray]:
     length = len(arrays["reward"])
-    advantages = slow_sums(arrays, 0, np.ones(length), np.full(length, GAMMA * CONFIGS["ppo"].gae_lambda))
+    advantages = slow_sums(arrays, 0, np.ones(length), np.full(length, GAMMA * lambda_))
     return advantages + arrays["value"][:, 0], advantages
 
 
 def policy_loss(name: str, log_prob: Tensor, log_rho: Tensor, advantage: float) -> Tensor:
-    if name == "impala":
+    if name in ("a2c", "impala"):
         return -log_prob * advantage
+    if name == "decoupled_ppo":  # at the policy around which its interval lies, nothing is clipped
+        return -log_prob * advantage * min(float(log_rho.detach().exp()), CONFIGS[name].behavior_weight_cap)
     config = CONFIGS["ppo"]
     ratio = log_rho.exp()
     clipped = ratio.clamp(1 - config.clip_epsilon, 1 + config.clip_epsilon)
@@ -83,11 +89,14 @@ def reference_gradient(algorithm: ActorCriticAlgorithm, name: str, batch: Batch)
     policy = policy_of(algorithm, parameters.view(length + 1, num_columns, -1)[:-1])
     log_prob, entropy = policy.log_prob(batch.fields["action"]), policy.entropy()
     log_rho = log_prob - batch.fields["behavior_log_prob"]
-    factors = {"impala": impala_factors, "ppo": ppo_factors}[name]
-    both = [factors(column(batch, values, log_rho, b)) for b in range(num_columns)]
+    each = [column(batch, values, log_rho, b) for b in range(num_columns)]
+    if name == "impala":
+        both = [impala_factors(arrays) for arrays in each]
+    else:
+        both = [gae_factors(arrays, algorithm.config.gae_lambda) for arrays in each]
     targets, advantages = (np.stack(arrays, axis=1) for arrays in zip(*both, strict=True))
     valid = batch.fields["valid"].numpy()
-    if name == "ppo":
+    if name in ("decoupled_ppo", "ppo"):
         advantages = (advantages - advantages[valid].mean()) / (advantages[valid].std() + 1e-8)
     config = algorithm.config
     loss = torch.zeros(())

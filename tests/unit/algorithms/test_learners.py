@@ -158,7 +158,9 @@ def test_the_gradient_is_clipped_after_averaging() -> None:
         np.testing.assert_allclose(gradient.vector * gradient.scale, expected / norm, atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(("name", "calls"), [("impala", 2), ("ppo", 2 + 2 * 3 + 1)])
+@pytest.mark.parametrize(
+    ("name", "calls"), [("a2c", 2), ("decoupled_ppo", 2 + 2 * 3 + 1), ("impala", 2), ("ppo", 2 + 2 * 3 + 1)]
+)
 @pytest.mark.parametrize("sizes", [(1,), (0, 1), (4, 3, 0)])
 def test_every_learner_reduces_equally_often(name: str, calls: int, sizes: tuple[int, ...]) -> None:
     batch = random_batch(DISCRETE, 3, sum(sizes), seed=0)

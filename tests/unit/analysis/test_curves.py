@@ -41,13 +41,15 @@ def load_run(monkeypatch):
     return load_run
 
 
-def make_run(folder, *, returns=(), attempts=1, evaluation=(), status=("finished", 0), seed=0):
+def make_run(
+    folder, *, returns=(), attempts=1, evaluation=(), status=("finished", 0), seed=0, gamma=0.99, name="toy"
+):
     config = RunConfig.parse(
         {
-            "name": "toy",
+            "name": name,
             "seed": seed,
             "env": {"id": "CartPole-v1"},
-            "algorithm": {"name": "ppo"},
+            "algorithm": {"name": "ppo", "gamma": gamma},
             "storage": {"runs_dir": str(folder)},
         }
     )
@@ -138,6 +140,28 @@ def test_runs_are_told_apart_and_name_their_state_and_evaluation(tmp_path, curve
 def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path, curves):
     runs = [make_run(tmp_path / place, returns=[1.0]) for place in ("a", "b")]
     assert curves.curves(runs)[0]["run"].tolist() == [str(run) for run in runs]
+
+
+def test_runs_of_a_sweep_have_columns_and_colors_by_setting(tmp_path, curves):
+    """Given as the folder they are in. Seeds of one setting look alike; seeds alone do not."""
+    for gamma, seed in ((0.9, 0), (0.9, 1), (0.99, 0), (0.99, 1)):
+        name = f"toy-some_setting-{gamma}-another_setting-some_value-a_third-0"
+        make_run(tmp_path / "runs", returns=[1.0], gamma=gamma, seed=seed, name=name)
+    frame, figure = curves.curves([tmp_path / "runs"])
+    assert frame.columns[:4].tolist() == ["run", "name", "seed", "algorithm.gamma"]
+    rows = sorted(frame[["algorithm.gamma", "seed"]].itertuples(index=False, name=None))
+    assert rows == [(0.9, 0), (0.9, 1), (0.99, 0), (0.99, 1)]
+    colors = {}
+    for line, gamma in zip(figure.axes[0].lines, frame["algorithm.gamma"], strict=True):
+        colors.setdefault(gamma, set()).add(line.get_color())
+    assert [len(of_one) for of_one in colors.values()] == [1, 1] and colors[0.9] != colors[0.99]
+    figure.draw_without_rendering()
+    legend = figure.legends[0].get_window_extent()
+    assert legend.x0 >= 0 and legend.x1 <= figure.bbox.width  # long names too
+    only_seeds = [make_run(tmp_path / "seeds", returns=[1.0], seed=seed) for seed in (0, 1)]
+    frame, figure = curves.curves(only_seeds)
+    assert frame.columns[:3].tolist() == ["run", "seed", "attempt"]
+    assert len({line.get_color() for line in figure.axes[0].lines}) == 2
 
 
 def test_the_script_draws_and_tabulates_without_mpi_and_torch(tmp_path):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-from hpcrl.comm.failures import MortalReceiver, MortalRowReceiver, MortalSender
+from hpcrl.comm.failures import MortalReceiver, MortalSender
 from hpcrl.comm.stream import Tag
 
 DEAD = MPI.Exception(MPI.ERR_PROC_FAILED)
@@ -53,7 +53,7 @@ class End:
         return "GRANT"
 
 
-KINDS = (MortalSender, MortalReceiver, MortalRowReceiver)
+KINDS = (MortalSender, MortalReceiver)
 
 
 def known(end, failures):

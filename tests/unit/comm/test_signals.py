@@ -4,14 +4,13 @@ import signal
 import pytest
 
 from hpcrl.comm.signals import SIGNALS, SignalFlag
+from tests.processes import own_handlers
 
 
 @pytest.fixture(autouse=True)
 def handlers():
-    before = {number: signal.getsignal(number) for number in SIGNALS}
-    yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    with own_handlers():
+        yield
 
 
 @pytest.mark.parametrize("number", SIGNALS)

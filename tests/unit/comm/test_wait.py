@@ -119,15 +119,17 @@ def test_eager_waiting_becomes_polite(sleeps):
     assert sleeps != []
 
 
-def test_whoever_waits_or_gets_on_beats():
-    beats = []
+def test_whoever_waits_beats_and_whoever_gets_on_works():
+    signs = []
     waiter = Waiter()
-    waiter.beat = lambda: beats.append(1)
+    waiter.beat, waiter.work = lambda: signs.append("beat"), lambda: signs.append("work")
     other = waiter.with_alarm(None)
     waiter.idle()
-    assert len(beats) == 1
+    assert signs == ["beat"]
     waiter.reset()
-    assert len(beats) == 2
+    assert signs == ["beat", "work"]
     answers = iter([False] * 5 + [True])
     other.until(lambda: next(answers))
-    assert len(beats) >= 7
+    assert len(signs) >= 7 and set(signs[2:]) == {"beat"}, "a wait is no work, not even its beginning"
+    other.reset()
+    assert signs[-1] == "work"

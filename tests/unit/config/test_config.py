@@ -4,12 +4,14 @@ import pytest
 from pydantic import ValidationError
 
 from hpcrl.config import (
+    A2CConfig,
     AlgorithmConfig,
     BudgetConfig,
     CheckpointConfig,
     CommConfig,
     ComponentConfig,
     Config,
+    DecoupledPPOConfig,
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
@@ -23,6 +25,7 @@ from hpcrl.config import (
     RunConfig,
     SiteConfig,
     StorageConfig,
+    SurrogateConfig,
 )
 from tests.unit.config.support import SECTION_NAMES, message
 
@@ -43,6 +46,44 @@ SECTIONS = [
         activation="relu",
         shared_torso=False,
         initial_log_std=-0.5,
+    ),
+    A2CConfig(
+        unroll_length=5,
+        batch_trajectories=3,
+        gamma=0.95,
+        learning_rate=7e-4,
+        anneal_learning_rate=True,
+        adam_epsilon=1e-7,
+        max_grad_norm=2.0,
+        entropy_coefficient=0.02,
+        value_coefficient=0.25,
+        reward_clip=5.0,
+        reward_scale=0.25,
+        max_nonfinite_updates=2,
+        gae_lambda=0.8,
+    ),
+    DecoupledPPOConfig(
+        unroll_length=5,
+        batch_trajectories=3,
+        gamma=0.95,
+        learning_rate=7e-4,
+        anneal_learning_rate=True,
+        adam_epsilon=1e-7,
+        max_grad_norm=2.0,
+        entropy_coefficient=0.02,
+        value_coefficient=0.25,
+        reward_clip=5.0,
+        reward_scale=0.25,
+        max_nonfinite_updates=2,
+        gae_lambda=0.8,
+        clip_epsilon=0.3,
+        value_clip=0.4,
+        dual_clip=3.0,
+        epochs=2,
+        num_minibatches=2,
+        normalize_advantages=False,
+        target_kl=0.02,
+        behavior_weight_cap=2.0,
     ),
     ImpalaConfig(
         unroll_length=20,
@@ -109,7 +150,7 @@ SECTIONS = [
         shard_optimizer=True,
         timeout_s=7.5,
     ),
-    FaultsConfig(stall_timeout_s=None, actor_death="continue", without=("watchdog",)),
+    FaultsConfig(stall_timeout_s=None, start_timeout_s=None, actor_death="continue", without=("watchdog",)),
     LogConfig(progress_interval_s=0.5, level="debug"),
     ComponentConfig(partition="gpu", nodes=2, cpus_per_rank=8, sbatch=("--gres=gpu:1",)),
     SiteConfig(
@@ -138,6 +179,7 @@ SECTIONS = [
     ),
 ]
 BY_TYPE = {type(section): section for section in SECTIONS}
+ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -176,21 +218,21 @@ def all_sections():
 
 
 def test_the_sections_are_all_tested():
-    assert {*BY_TYPE, AlgorithmConfig, RunConfig} == set(all_sections())
+    assert {*BY_TYPE, AlgorithmConfig, SurrogateConfig, RunConfig} == set(all_sections())
 
 
 @pytest.mark.parametrize("section", all_sections(), ids=lambda section: section.__name__)
 def test_every_field_has_a_docstring(section):
     assert section.__doc__
     bare = [name for name, field in section.model_fields.items() if not field.description]
-    if section in (ImpalaConfig, PPOConfig):
+    if section in ALGORITHMS:
         bare.remove("name")  # documented at AlgorithmConfig
     if section is RunConfig:
         bare = [name for name in bare if name not in SECTION_NAMES]  # a section's class says what it is
     assert bare == []
 
 
-@pytest.mark.parametrize("algorithm", [BY_TYPE[ImpalaConfig], BY_TYPE[PPOConfig]], ids=["impala", "ppo"])
+@pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
     run = RunConfig(
         name="All.of_it-1",

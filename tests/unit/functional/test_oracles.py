@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcrl.functional import distributions, losses, returns
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6}
+CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -88,6 +88,18 @@ def check_oracle_dualclip(case: dict[str, Any]) -> None:
         assert coincides or not np.isclose(loss.mean().item(), wrong, rtol=1e-6, atol=1e-6), name
 
 
+def check_oracle_decoupled(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    behavior, proximal, new, advantage = (
+        double(inputs[name]) for name in ("logp_behav", "logp_prox", "logp_new", "adv")
+    )
+    weight = losses.capped_weight(proximal - behavior, inputs["behav_weight_max"])
+    loss = losses.clipped_surrogate_loss(new - proximal, advantage, inputs["eps"], inputs["c"])
+    close("offpolicy_ppo", -weight * loss, expected["objective"])
+    close("offpolicy_ppo", (weight * loss).mean().item(), expected["loss"])
+    close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -150,3 +162,8 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
     computed = KINDS[case["kind"]](case["inputs"])
     for name, value in computed.items():
         close("actor_critic", value, case["expected"][name])
+
+
+@pytest.mark.parametrize("case", cases("offpolicy_ppo"))
+def test_oracle_decoupled(case: dict[str, Any]) -> None:
+    check_oracle_decoupled(case)

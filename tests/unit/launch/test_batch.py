@@ -140,8 +140,14 @@ def test_components_of_a_heterogeneous_job():
         ({"time": "2"}, "2 minutes is over before the signal"),
         ({"time": "soon"}, "time limit 'soon'"),
         ({"seeds": "0..4"}, "--seeds '0..4'"),
-        ({"seeds": "0-4", "overrides": ["seed=3"]}, "--seeds contradict"),
-        ({"seeds": "0-4", "overrides": ["storage.run_dir=x"]}, "one directory for all seeds"),
+        ({"seeds": "0-4", "overrides": ["seed=3"]}, "seed is set and swept"),
+        ({"seeds": "0-4", "sweep": ("seed=1",)}, "contradict"),
+        ({"sweep": ("algorithm.gamma=0.9,2",)}, "with algorithm.gamma=2: algorithm.gamma=2"),
+        ({"sweep": ("algorithm.gamma=0.9",), "heterogeneous": True}, "no arrays of heterogeneous jobs"),
+        ({"sweep": ("algorithm.gamma=0.9",), "at_once": 0}, "--at-once 0: use 1 or more"),
+        ({"at_once": 2}, "--at-once 2: use 1 or more, with --sweep or --seeds"),
+        ({"seeds": "0-4%2", "at_once": 2}, "--at-once 2 and --seeds ...%2 contradict"),
+        ({"seeds": "0-4", "overrides": ["storage.run_dir=x"]}, "one directory for all runs"),
         ({"seeds": "0-4", "heterogeneous": True}, "no arrays of heterogeneous jobs"),
         ({"recipe": PPO, "heterogeneous": True}, "one kind of rank"),
         ({"num_ranks": 1, "heterogeneous": True}, "one kind of rank"),
@@ -230,10 +236,46 @@ def test_every_argument_arrives_as_it_was(start):
 
 
 def test_each_seed_has_a_directory(start):
-    text = script(seeds="3-5", overrides=["storage.runs_dir=/data/my runs"])
-    assert "--array=3-5" in options(text)[0] and "--output=cartpole-impala-%A_%a.log" in options(text)[0]
-    _, calls, _ = start(text, SLURM_ARRAY_TASK_ID="4", SLURM_ARRAY_JOB_ID="7")
+    text = script(seeds="3-5%2", overrides=["storage.runs_dir=/data/my runs"])
+    assert "--array=0-2%2" in options(text)[0] and "--output=cartpole-impala-%A_%a.log" in options(text)[0]
+    _, calls, _ = start(text, SLURM_ARRAY_TASK_ID="1", SLURM_ARRAY_JOB_ID="7")
     assert calls[-4:] == ["--set", "seed=4", "--set", "storage.run_dir=/data/my runs/cartpole-impala-4-7"]
+
+
+def test_each_task_of_a_sweep_has_its_own_settings_and_directory(start):
+    """What the table in the script says is what srun is called with, also after a requeue and in a chain."""
+    site, folder, odd = SiteConfig.parse({}), Path("/home/me"), 'env.kwargs={"a b": "$HOME"}'
+    wishes = Wishes(sweep=(odd, "algorithm.gamma=0.9,0.99"), seeds="4-5", at_once=2)
+    job = plan_job(IMPALA, ["name=x"], "here", site, wishes, folder)
+    assert "--array=0-3%2" in options(render(job))[0]
+    assert "4 runs over env.kwargs x algorithm.gamma x seed, 2 at a time" in render(job)
+    for task, (gamma, seed) in enumerate([("0.9", 4), ("0.9", 5), ("0.99", 4), ("0.99", 5)]):
+        told = [
+            *("run", IMPALA, "--set", "name=x", "--resume", "if-exists", "--set", odd),
+            *("--set", f"algorithm.gamma={gamma}", "--set", f"seed={seed}"),
+            *("--set", f"storage.run_dir=runs/x-kwargs=a_b_HOME,gamma={gamma}-{seed}-7"),
+        ]
+        variables = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "7"}
+        later = {"SLURM_ARRAY_TASK_ID": str(task), "SLURM_ARRAY_JOB_ID": "9"}
+        for text, environment in (
+            (render(job), variables),
+            (render(job), variables | {"SLURM_RESTART_COUNT": "1"}),
+            (render(replace(job, first="7", previous="8")), later),
+        ):
+            _, calls, _ = start(text, **environment)
+            assert calls[calls.index("run") :] == told
+
+
+def test_a_task_that_is_none_of_the_sweep_starts_nothing(start, tmp_path):
+    with pytest.raises(AssertionError, match=r"array task 3 is not one of these$"):
+        start(script(seeds="3-5"), SLURM_ARRAY_TASK_ID="3", SLURM_ARRAY_JOB_ID="7")
+    assert (tmp_path / "calls").read_text() == ""
+
+
+def test_ranks_of_a_sweep_may_differ_in_role():
+    text = script(sweep=("ranks.learners=1,2",), num_ranks=5, overrides=["ranks.replay=1"])
+    assert "--ntasks=5" in options(text)[0]
+    assert "(3 actors, 1 replay, 1 learner or 2 actors, 1 replay, 2 learners)" in text
 
 
 def test_a_directory_that_is_named_is_kept(start):
@@ -278,13 +320,13 @@ class TestRequeue:
         assert code == 75 and "not requeued: scontrol refused" in said
 
     def test_of_an_array_only_the_one_that_stopped(self, start):
-        variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "4"}
-        assert start(script(seeds="3-5"), code=75, **variables)[1][-1] == "7_4"
+        variables = {"SLURM_ARRAY_JOB_ID": "7", "SLURM_ARRAY_TASK_ID": "2"}
+        assert start(script(seeds="3-5"), code=75, **variables)[1][-1] == "7_2"
 
 
 @pytest.mark.parametrize(
     ("seeds", "run_dir", "log"),
-    [(None, "runs/x-0-7", "x-7.log"), ("3-5", "runs/x-$SLURM_ARRAY_TASK_ID-7", "x-7_%a.log")],
+    [(None, "runs/x-0-7", "x-7.log"), ("3-5", "runs/x-4-7", "x-7_%a.log")],
 )
 def test_the_later_jobs_of_a_chain(seeds, run_dir, log):
     """They go on in the directory and the log of the first, after the one before, however that has ended."""
@@ -293,7 +335,7 @@ def test_the_later_jobs_of_a_chain(seeds, run_dir, log):
     assert not any(option.startswith("--dependency") for option in options(render(job))[0])
     later = render(replace(job, first="7", previous="8"))
     assert {"--dependency=afterany:8", f"--output={log}"} <= set(options(later)[0])
-    assert f"\nRUN_DIR={run_dir}\n" in later and "--resume if-exists" in later
+    assert f"RUN_DIR={run_dir}" in later and "--resume if-exists" in later
 
 
 def test_a_chain_is_sent_job_by_job(tmp_path):
@@ -306,7 +348,7 @@ def test_a_chain_is_sent_job_by_job(tmp_path):
     command.chmod(0o755)
     environ = os.environ | {"PYTHONPATH": str(TOP), "PATH": f"{tmp_path}:{os.environ['PATH']}"}
 
-    def submit(chain):
+    def submit(chain, *more):
         (tmp_path / "sent").write_text("")
         (tmp_path / "after").write_text("")
         arguments = [
@@ -319,6 +361,7 @@ def test_a_chain_is_sent_job_by_job(tmp_path):
             "testcluster",
             "--chain",
             chain,
+            *more,
         ]
         done = subprocess.run(
             arguments, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
@@ -332,6 +375,14 @@ def test_a_chain_is_sent_job_by_job(tmp_path):
     code, said, errors, _ = submit("4")
     assert (code, said) == (2, "") and "refused the job: full; scancel 11 12 13 takes back" in errors
     assert submit("0")[0] == 2
+    code, said, errors, _ = submit("1", "--seeds", "4,9")
+    assert (code, errors) == (0, "")
+    assert [line.rpartition("/")[2] for line in said.splitlines()[1:]] == [
+        "cartpole-impala-11_0.log",
+        "cartpole-impala-4-11",
+        "cartpole-impala-11_1.log",
+        "cartpole-impala-9-11",
+    ]
 
 
 def test_the_script_to_edit_by_hand_does_the_same():
@@ -369,5 +420,10 @@ def test_the_commands_need_neither_mpi_nor_slurm(tmp_path):
     code, text, errors = hpcrl("render", IMPALA, "--site", "testcluster", "--set", "seed=3", "--time", "30")
     assert (code, errors) == (0, "") and text.startswith("#!/usr/bin/env bash\n")
     subprocess.run(["bash", "-n"], input=text, text=True, check=True, env=os.environ)
+    sweep = ("render", IMPALA, "--site", "testcluster", "--seeds", "0-1", "--sweep")
+    code, text, errors = hpcrl(*sweep, "algorithm.gamma=0.9,0.99", "--at-once", "3")
+    assert (code, errors) == (0, "") and "#SBATCH --array=0-3%3\n" in text
+    code, text, errors = hpcrl(*sweep, "algorithm.gamma=0.9,2", "--at-once", "3")
+    assert (code, text) == (2, "") and "algorithm.gamma=2" in errors
     code, text, errors = hpcrl("submit", IMPALA, "--site", "testcluster")
     assert (code, text) == (2, "") and "sbatch cannot be started" in errors and "hpcrl render" in errors

@@ -1,26 +1,33 @@
 """The batch script of a run that submitit submits; sbatch is a stand-in."""
 
 import os
+import pickle
+import re
+import shlex
 
 import pytest
 
-from hpcrl.config import RunConfig, SiteConfig
-from hpcrl.launch import submit_seeds
+from hpcrl.config import ConfigError, RunConfig, SiteConfig
+from hpcrl.launch import submit, submit_sweep
 from hpcrl.launch.script import END, THREADS, UNEVEN
 from tests.system.support import TOY
 
 
 @pytest.fixture
 def script(tmp_path, monkeypatch):
-    def submit(seeds, site=None, **how):
+    def submit(seeds, site=None, sweep=None, **how):
         for name in ("srun", "sbatch"):
-            (tmp_path / name).write_text("#!/bin/sh\necho Submitted batch job 7\n")
+            (tmp_path / name).write_text(
+                f"#!/bin/sh\necho x >> {tmp_path}/sent\n"
+                f"echo Submitted batch job $((6 + $(wc -l < {tmp_path}/sent)))\n"
+            )
             (tmp_path / name).chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
         monkeypatch.chdir(tmp_path)
-        jobs = submit_seeds(
+        (tmp_path / "sent").write_text("")
+        jobs = submit_sweep(
             RunConfig.parse(TOY),
-            seeds,
+            {**(sweep or {}), "seed": seeds},
             executor="slurm",
             site=SiteConfig.parse(site or {}),
             folder=tmp_path / "jobs",
@@ -65,3 +72,29 @@ def test_parameters_of_the_caller_join_those_of_the_profile(script):
     } <= set(text.splitlines())
     (srun,) = [line for line in text.splitlines() if line.startswith("srun ")]
     assert "--mpi=pmi2 --kill-on-bad-exit=1 --open-mode=append --label" in srun
+
+
+def test_a_sweep_is_one_array_and_each_job_of_a_chain_another(script, tmp_path):
+    jobs, text = script([3, 4], sweep={"algorithm.gamma": [0.9, 0.99]}, chain=3)
+    assert "#SBATCH --array=0-3%" in text and "--dependency" not in text
+    names = [re.sub("[0-9a-f]{8}$", "", job.run_dir.name) for job in jobs]
+    assert names == ["toy-gamma=0.9-3-", "toy-gamma=0.9-4-", "toy-gamma=0.99-3-", "toy-gamma=0.99-4-"]
+    assert len({job.run_dir.name.rpartition("-")[2] for job in jobs}) == 1
+    for task, job in enumerate(jobs):
+        assert [one.job_id for one in (job.job, *job.later)] == [f"{number}_{task}" for number in (7, 8, 9)]
+        assert [one.num_tasks for one in job.later] == [3, 3]
+    for number in (8, 9):
+        later = (tmp_path / "jobs" / f"{number}_submission.sh").read_text()
+        assert f"#SBATCH --dependency=afterany:{number - 1}\n" in later
+        directories = shlex.join(str(job.run_dir) for job in jobs)
+        assert f"RUN_DIRS=({directories})" in later
+        assert later.endswith(END)
+        with (tmp_path / "jobs" / f"{number}_1_submitted.pkl").open("rb") as file:
+            _, _, mode = pickle.load(file).args
+        assert mode == "if-exists"
+
+
+@pytest.mark.parametrize("how", [{"chain": 0}, {"executor": "local", "chain": 2}])
+def test_chains_that_there_are_not(how):
+    with pytest.raises(ConfigError, match=r"chain=. with executor="):
+        submit(RunConfig.parse(TOY), **how)

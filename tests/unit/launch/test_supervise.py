@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from hpcrl.launch import aftermath
-from hpcrl.launch.supervise import Board
+from hpcrl.launch.board import Board
+from tests.processes import gone
 
 PROGRAM = """
 import os, signal, sys, time
@@ -53,18 +54,6 @@ def wait_for_file(path):
         assert time.monotonic() < deadline, f"{path} was not written"
         time.sleep(0.01)
     return path.read_text()
-
-
-def gone(pid):
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.01)
-    return False
 
 
 @pytest.mark.parametrize("code", [0, 1, 2, 4, 75])

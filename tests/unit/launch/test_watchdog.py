@@ -1,19 +1,26 @@
 """What counts as silence, and children that end, hang or have children themselves."""
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
-from hpcrl.launch import watchdog
+from hpcrl.launch import supervise, watchdog
+from hpcrl.launch.board import Board
 from hpcrl.launch.orphans import Orphans
-from hpcrl.launch.watchdog import Silence
+from hpcrl.launch.watchdog import Silence, Watch
 from tests.unit.launch.test_supervise import IDENTIFY, PLACE, PROGRESS, end, gone, start, wait_for_file
 
 STUCK = "hpcrl: actor 3 (rank 5 on n7) has made no progress for 1 s (faults.stall_timeout_s)"
+
+
+def watch(limit_s):
+    return Watch(lambda: 1, limit_s, lambda: "stands still")
 
 
 def looks(silence, beats, times):
@@ -62,8 +69,8 @@ def child():
 
 def test_the_end_is_noticed_between_two_looks(child, monkeypatch):
     monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 600.0)
-    status = watchdog.wait(child("import time; time.sleep(0.5); raise SystemExit(5)"), lambda: 1, 3600.0)
-    assert status is not None and os.waitstatus_to_exitcode(status) == 5
+    status = watchdog.wait(child("import time; time.sleep(0.5); raise SystemExit(5)"), [watch(3600.0)])
+    assert isinstance(status, int) and os.waitstatus_to_exitcode(status) == 5
 
 
 def test_signals_are_handled_between_two_looks(child, monkeypatch):
@@ -75,10 +82,17 @@ def test_signals_are_handled_between_two_looks(child, monkeypatch):
             0.3, lambda: signal.pthread_kill(threading.main_thread().ident, signal.SIGUSR1)
         )
         timer.start()
-        status = watchdog.wait(pid, lambda: 1, None)
+        status = watchdog.wait(pid, [])
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert status is not None and os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+    assert isinstance(status, int) and os.waitstatus_to_exitcode(status) == -signal.SIGTERM
+
+
+def test_the_watch_whose_count_stands_still_is_told(child, monkeypatch):
+    monkeypatch.setattr(watchdog, "LOOK_EVERY_S", 0.01)
+    moving = itertools.count(1)
+    watches = [Watch(lambda: next(moving), 0.05, lambda: "moves"), watch(3600.0), watch(0.05), watch(0.05)]
+    assert watchdog.wait(child("import time; time.sleep(600)"), watches) is watches[2]
 
 
 def test_what_a_child_has_started_dies_with_it(child, tmp_path):
@@ -141,6 +155,67 @@ board.done()
 return 75
 """
     assert end(start(body)) == (75, "", "")
+
+
+RUN = "hpcrl: no rank of the run has made progress for 2 s (twice faults.stall_timeout_s): "
+
+
+def test_a_run_in_which_everybody_waits_is_named_with_what_they_wait_for():
+    body = """
+board.begin()
+board.watch_run(on=True)
+for step in range(30):
+    time.sleep(0.1)
+    board.work()
+board.show_waits("actors 0-3 in grant.wait", "actor 0: a stream\\nactor 1: another")
+while True:
+    time.sleep(0.1)
+    board.beat()
+"""
+    began = time.monotonic()
+    code, _, errors = end(start(IDENTIFY + body))
+    assert (code, errors) == (3, f"actor 0: a stream\nactor 1: another\n{RUN}actors 0-3 in grant.wait\n")
+    assert time.monotonic() - began > 5.0, "as long as somebody works the run goes on"
+
+
+def test_a_start_that_never_ends_is_named_with_what_it_was_at():
+    body = "board.identify(rank=5, node='n7')\nboard.enter('making environments')\ntime.sleep(600)"
+    code, _, errors = end(start(body, options=", start_timeout_s=1.0"))
+    named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
+    words = "has not started within 1 s (faults.start_timeout_s): it was making environments"
+    assert (code, named) == (3, [f"hpcrl: rank 5 (during start-up on n7) {words}"])
+
+
+@pytest.mark.parametrize(
+    ("rank", "together", "polls", "patience"),
+    [
+        (0, False, False, 0),
+        (5, False, False, 0),
+        (0, True, False, 5),
+        (5, True, False, 10),
+        (5, False, True, 10),
+    ],
+)
+def test_who_waits_for_others_in_its_start_lets_them_be_named(rank, together, polls, patience):
+    board = Board()
+    board.enter("waiting", together=not together)
+    board.identify(rank=rank, node="n7")
+    board.enter("making environments", together=together)
+    if polls:
+        board.beat()
+    silence = Silence(20.0, now=0.0)
+    (watch, *_) = supervise._watches(board, 30.0, 20.0)
+    late = [silence.too_long(watch.count(), now, watch.patience_s()) for now in range(1, 60)]
+    assert late.index(True) == 20 + patience + 1
+    board.begin()
+    assert not silence.too_long(watch.count(), 60.0, watch.patience_s())
+
+
+def test_a_start_that_ends_in_time_has_no_limit_any_more():
+    body = (
+        "board.begin()\nfor _ in range(30):\n    time.sleep(0.1)\n    board.beat()\nboard.done()\nreturn 75"
+    )
+    assert end(start(body, options=", start_timeout_s=1.0")) == (75, "", "")
 
 
 LEAVES = """

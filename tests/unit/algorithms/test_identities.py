@@ -1,0 +1,73 @@
+"""Where two algorithms are the same one."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpcrl.algorithms import Batch, LocalReducer
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
+from hpcrl.config import A2CConfig, DecoupledPPOConfig, PPOConfig
+from tests.unit.algorithms.support import DISCRETE, build, random_batch
+
+LOCAL = LocalReducer()
+
+
+def on_policy(algorithm: ActorCriticAlgorithm) -> Batch:
+    """A batch that this algorithm, as it is, could have collected."""
+    batch = random_batch(DISCRETE, 6, 5, seed=4)
+    obs, action = batch.fields["obs"][:-1].flatten(0, 1), batch.fields["action"].flatten(0, 1)
+    with torch.no_grad():
+        batch.fields["behavior_log_prob"].copy_(algorithm.evaluate(obs, action)[0].view(6, 5))
+    return batch
+
+
+def stale(batch: Batch, by: float) -> Batch:
+    batch.fields["behavior_log_prob"].add_(by)
+    return batch
+
+
+def test_decoupled_ppo_on_fresh_data_is_ppo() -> None:
+    options = {"epochs": 3, "num_minibatches": 2, "dual_clip": 3.0, "learning_rate": 0.03}
+    ppo, decoupled = build(PPOConfig(**options)), build(DecoupledPPOConfig(**options))
+    batch = on_policy(ppo)
+    results = [algorithm.update(batch, LOCAL, 0.0) for algorithm in (ppo, decoupled)]
+    assert ppo.parameters.sha256() == decoupled.parameters.sha256()
+    assert results[0].metrics == results[1].metrics
+    assert results[0].metrics["clip_fraction"] > 0
+
+
+def test_decoupled_ppo_does_not_clip_for_age() -> None:
+    """The policy that acted gave every action much less probability: PPO clips what is good, all of it."""
+    options = {"epochs": 1, "num_minibatches": 1, "entropy_coefficient": 0.0, "value_coefficient": 0.0}
+    moved = {}
+    for config in (PPOConfig(**options), DecoupledPPOConfig(**options, behavior_weight_cap=2.0)):
+        algorithm = build(config)
+        batch = stale(on_policy(algorithm), -5.0)
+        batch.fields["reward"].fill_(1.0)
+        metrics = algorithm.update(batch, LOCAL, 0.0).metrics
+        moved[config.name] = metrics["clip_fraction"]
+    assert moved == {"ppo": 1.0, "decoupled_ppo": 0.0}
+
+
+def test_the_cap_bounds_what_age_multiplies() -> None:
+    """Far too likely now: the gradient is the one of fresh data, times the cap."""
+    options = {"epochs": 1, "num_minibatches": 1, "entropy_coefficient": 0.0, "value_coefficient": 0.0}
+    gradients = []
+    for by in (0.0, -50.0):
+        algorithm = build(DecoupledPPOConfig(**options, behavior_weight_cap=2.0, max_grad_norm=1e6))
+        algorithm.update(stale(on_policy(algorithm), by), LOCAL, 0.0)
+        gradients.append(algorithm.optimizer.exp_avg.numpy())
+    np.testing.assert_allclose(gradients[1], 2.0 * gradients[0], rtol=1e-4, atol=1e-7)
+
+
+def test_the_first_step_of_ppo_is_that_of_a2c() -> None:
+    ppo = build(
+        PPOConfig(epochs=1, num_minibatches=1, gae_lambda=1.0, normalize_advantages=False, unroll_length=5)
+    )
+    a2c = build(A2CConfig(learning_rate=ppo.config.learning_rate))
+    batch = on_policy(ppo)
+    for algorithm in (ppo, a2c):
+        algorithm.update(batch, LOCAL, 0.0)
+    np.testing.assert_allclose(a2c.optimizer.exp_avg, ppo.optimizer.exp_avg, rtol=1e-4, atol=1e-7)
+    np.testing.assert_allclose(a2c.parameters.numpy, ppo.parameters.numpy, atol=1e-5)
