@@ -23,7 +23,7 @@ from hpcrl.launch.play import play
 from hpcrl.storage import read_table
 from tests.stress.parts import NOTES
 
-LIMIT_S = 40
+LIMIT_S = 100
 T = 4
 
 

@@ -32,7 +32,7 @@ def test_two_tasks_of_srun_without_mpi_are_refused(tmp_path):
         )
         for task in range(2)
     ]
-    answers = [task.communicate(timeout=10) for task in tasks]
+    answers = [task.communicate(timeout=60) for task in tasks]
     assert [task.returncode for task in tasks] == [2, 2]
     (out, error), (_, other_error) = answers
     assert "srun started 2 tasks without an MPI interface" in error and "--mpi=pmi2" in error

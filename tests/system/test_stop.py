@@ -40,7 +40,7 @@ def test_ctrl_c_and_then_impatience(tmp_path, ranks):
         running.process.send_signal(signal.SIGINT)
         time.sleep(0.05)
         running.process.send_signal(signal.SIGTERM)
-        ended = running.wait(15)
+        ended = running.wait()
         assert_gone(running)
     assert check_stopped(ended, "SIGINT")["updates"] >= 3
 
@@ -54,7 +54,7 @@ def test_every_rank_is_told_to_terminate_twice(tmp_path):
                 with contextlib.suppress(ProcessLookupError):  # the first one may have ended it by now
                     os.kill(pid, signal.SIGTERM)
             time.sleep(0.02)
-        ended = running.wait(15)
+        ended = running.wait()
         assert_gone(running)
     check_stopped(ended, "SIGTERM")
 
@@ -66,7 +66,7 @@ def test_a_signal_to_one_rank_reaches_all(tmp_path, rank):
         pid = running.pids()[rank]
         os.kill(pid, signal.SIGUSR1)
         os.kill(pid, signal.SIGUSR1)
-        ended = running.wait(15)
+        ended = running.wait()
         assert_gone(running)
     summary = check_stopped(ended, "SIGUSR1")
     world_rank = next(row["world_rank"] for row in summary["ranks"] if row["pid"] == pid)
@@ -131,7 +131,7 @@ def test_stopped_at_any_moment_nothing_stays_in_flight(tmp_path, seed):
         running.until_updates(1)
         time.sleep(draw.uniform(0, 1))
         running.process.send_signal(signal.SIGINT)
-        ended = running.wait(15)
+        ended = running.wait()
         assert_gone(running)
     assert check_stopped(ended, "")["weights_equal"]
 

@@ -109,7 +109,7 @@ def test_the_cause_is_noted_in_the_run_directory(tmp_path):
 
 
 BROKEN = """
-Path(sys.argv[1], "ready").write_text("yes")
+Path(sys.argv[1], "pid").write_text(str(os.getpid()))
 os.kill(os.getpid(), signal.SIGSEGV)
 time.sleep(60)
 """
@@ -123,8 +123,10 @@ def test_a_rank_that_a_broken_connection_kills_leaves_the_word_to_the_one_that_d
 
 def test_a_rank_that_a_broken_connection_kills_is_silent_when_the_launcher_ends_the_others(tmp_path):
     process = start(IDENTIFY + BROKEN, tmp_path)
-    wait_for_file(tmp_path / "ready")
-    time.sleep(0.5)
+    rank = Path("/proc", wait_for_file(tmp_path / "pid"))
+    while rank.exists():  # until its supervisor knows that it is dead
+        time.sleep(0.01)
+    time.sleep(0.3)
     process.send_signal(signal.SIGTERM)
     assert end(process) == (3, "", "")
 
