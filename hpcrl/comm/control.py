@@ -37,6 +37,8 @@ class Control:
         """The learners have agreed on the end: start no new work, drain."""
         self.save_at: int | None = None
         """After `stopped`: the update whose checkpoint every rank is to write its part of, drained; None: no such."""
+        self.futile = False
+        """After `stopped`: another attempt like this one would come to nothing."""
         self.score: float | None = None
         """On learner 0: what another rank has sent last by `send_score`."""
         self.time_is_up: Callable[[], bool] = lambda: False
@@ -79,6 +81,7 @@ class Control:
             if number == _STOPPED:
                 self.stopped = True
                 self.save_at = argument if argument >= 0 else None
+                self.futile = bool(order[2])
             else:
                 self._has_asked = True  # learner 0 knows
                 self._note(f"{_name(number)} on rank {argument}", number, argument)
@@ -90,20 +93,27 @@ class Control:
         return self.stop_cause != ""
 
     @property
+    def stop_is_of_the_clock(self) -> bool:
+        """Whether what `stop_cause` says is what comes before the end of an allocation. Local."""
+        return self._stop_cause.startswith((_name(TIME_IS_UP), "SIGUSR1", "SIGUSR2"))
+
+    @property
     def stop_cause(self) -> str:
         """The first signal this rank knows of, as in "SIGTERM" or "SIGUSR1 on rank 3"; empty before."""
         self.poll()
         return self._stop_cause
 
-    def announce_stop(self, save_at: int | None = None) -> None:
+    def announce_stop(self, save_at: int | None = None, *, futile: bool = False) -> None:
         """On learner 0, after all learners have agreed: tell the other ranks.
 
         `save_at`: the update whose checkpoint is to be written once everything is drained.
         """
         self.stopped = True
-        self.save_at = save_at
+        self.save_at, self.futile = save_at, futile
         for sender in self._ordering.values():
-            sender.send(_message(_STOPPED, -1 if save_at is None else save_at))
+            order = _message(_STOPPED, -1 if save_at is None else save_at)
+            order[2] = futile
+            sender.send(order)
 
     def send_part(self, update: int, digest: bytes, *, final: bool) -> None:
         """Tell learner 0 that this other rank has written its part of the checkpoint of `update`.

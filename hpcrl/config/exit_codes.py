@@ -13,7 +13,7 @@ class ExitCode(IntEnum):
     ERROR = 1
     """anything not named below"""
     BAD_CONFIGURATION = 2
-    """refused before any rank started working; nothing was written"""
+    """refused before any rank started working, and nothing was written; or the time limit is too short for an update"""
     RANK_FAILED = 3
     """a rank died or stalled"""
     LEARNING_FAILED = 4

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ class Board:
     """Who the rank is, what it is at and how far it has come; on the writer rank also how the whole run gets on."""
 
     def __init__(self) -> None:
+        self.made = datetime.now(UTC).timestamp()
+        """Seconds since the epoch: before the rank was started."""
         self._page = mmap.mmap(-1, _SIZE)
         self._counts = memoryview(self._page)[_COUNTS : _COUNTS + 24].cast("Q")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -18,7 +19,7 @@ from hpcrl.comm.ranks import fit, share
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
-from hpcrl.config import ConfigError, RunConfig
+from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
 from hpcrl.launch.board import Board
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
@@ -84,7 +85,7 @@ def play(
     roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
     session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board, roll)
     pulse = _make_pulse(session, records, roll, board)
-    session.cuts.stop_before(end_time)
+    session.cuts.stop_before(end_time, board.made)
     if results:
         session.cuts.score = results[0].score
     if world.failures is not None:
@@ -93,7 +94,7 @@ def play(
         board.identify(**who, run_dir=str(run_dir.absolute()), mortal=world.rank in world.failures.mortal)
     board.enter("making what its roles need (environments, networks, what was saved)")
     loops = [_role_loop(session, placement) for placement in world.placements]
-    run_roles([*loops, _watch_begins(pulse)], session)
+    run_roles([*loops, _start_ends(pulse, session)], session)
     session.record("edges", edge_rows(world))
     session.control.close()
     run_roles([_last_streams(session, records)], session)
@@ -101,18 +102,28 @@ def play(
     pulse.end()
     if isinstance(records, RecordReceiver):
         records.close()
-    code = world.worst_exit_code(int(session.outcome["exit_code"]))
-    causes = world.gather(session.outcome["cause"])
-    if results:
-        results[0].finish(code, next((cause for cause in causes if cause), ""))
+    code = _end(world, session, results)
     world.meet()
     world.close()
     return code
 
 
-def _watch_begins(pulse: Pulse) -> RoleLoop:
+def _end(world: World, session: Session, results: list[Results]) -> int:
+    """The exit code of the run, after its last words. Collective over the world."""
+    code = world.worst_exit_code(int(session.outcome["exit_code"]))
+    causes = world.gather(session.outcome["cause"])
+    if results:
+        cause = next((cause for cause in causes if cause), "")
+        results[0].finish(code, cause)
+        if code == ExitCode.BAD_CONFIGURATION:
+            sys.stderr.write(f"hpcrl: {cause}\n")
+    return code
+
+
+def _start_ends(pulse: Pulse, session: Session) -> RoleLoop:
     """The last in the first round: by then every role of this rank has made what it needs, however long that took."""
     pulse.begin()
+    session.cuts.started()
     yield True
 
 

@@ -29,6 +29,10 @@ MARK = -1
 """Stands for a grant's number in the message that says: everything granted before belongs to a checkpoint."""
 
 
+_NEAR_THE_END_S = 900.0
+"""A signal with so much time left may mean the end of the allocation; before, a preemption."""
+
+
 @dataclass(slots=True)
 class _Pending:
     update: int
@@ -55,6 +59,8 @@ class Cuts:
         """Update of the last cut."""
         self._last_time = time.perf_counter()
         self._pending: _Pending | None = None
+        self._end_time: float | None = None
+        self._began = self._start_s = 0.0
         self._decided = self._longest_s = 0.0
         """Time of the decision for the next cut; longest time from there to a complete set."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
@@ -66,8 +72,9 @@ class Cuts:
         if world.failures is not None:
             world.failures.on_death(self._lose)
 
-    def stop_before(self, end_time: float | None) -> None:
-        """Have the run stop in time before the allocation ends; seconds since the epoch. Local."""
+    def stop_before(self, end_time: float | None, began: float) -> None:
+        """Have the run stop before the allocation ends. Local. Seconds since the epoch; `began`: this attempt did."""
+        self._end_time, self._began = end_time, began
         if end_time is not None and self.is_root:
             margin_s, left_s = self._config.checkpoint.margin_s, end_time - datetime.now(UTC).timestamp()
             if left_s <= margin_s:
@@ -79,6 +86,32 @@ class Cuts:
             self._control.time_is_up = lambda: (
                 datetime.now(UTC).timestamp() + margin_s + self._longest_s >= end_time
             )
+
+    def started(self) -> None:
+        """This rank's roles have come to the end of their start. Local."""
+        self._start_s = datetime.now(UTC).timestamp() - self._began
+
+    def futility(self, update: int) -> str:
+        """Why another attempt like this one would come to nothing, where it is stopped at `update`; empty else.
+
+        Local, on learner 0. So it is where an attempt went on from a checkpoint and its time is over before an update,
+        most of it spent on the start.
+        """
+        if self._end_time is None or self.saved is None or update > self.first_update:
+            return ""
+        now = datetime.now(UTC).timestamp()
+        left_s, worked_s = self._end_time - now, now - self._began - self._start_s
+        # one that had more time than its start took may have collected trajectories: of slow environments a batch
+        # may take attempts
+        if left_s > _NEAR_THE_END_S or worked_s > self._start_s or not self._control.stop_is_of_the_clock:
+            return ""
+        return (
+            f"the time limit is too short: no update since that of the checkpoint, {self.first_update}, in an attempt "
+            f"that began {self._end_time - self._began:.0f} s before the end of the allocation; its start took "
+            f"{self._start_s:.0f} s, and {left_s:.0f} s were left when it was stopped by {self._control.stop_cause} "
+            f"(checkpoint.margin_s={self._config.checkpoint.margin_s:g}, or the lead of Slurm's signal). Ask for more "
+            "time (--time), or shorten the margin or the lead"
+        )
 
     def due(self, update: int) -> bool:
         """Whether the root wants a cut at `update`. Local, on learner 0."""

@@ -151,9 +151,7 @@ class Learning:
         A cut at this very update is completed first where that counts or takes no time, with `progress` meanwhile.
         """
         session, cuts = self._session, self._session.cuts
-        if self.stopping and not self.over:
-            name = session.control.stop_cause  # empty where only another learner knows
-            session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used" if name else "")
+        stopped, futile = self.stopping and not self.over, ""
         self.cut_at = None
         completes = self._keeps_everything or self._cut_ahead == 0
         while completes and cuts.pending and cuts.last == self.updates:
@@ -164,11 +162,17 @@ class Learning:
             save = cuts.pending or cuts.last != self.updates
             if save:
                 cuts.begin(self.updates, self.env_steps, final=True)
-            session.control.announce_stop(self.updates if save else None)
+            futile = cuts.futility(self.updates) if stopped else ""
+            session.control.announce_stop(self.updates if save else None, futile=bool(futile))
         while not session.control.stopped:
             progress()
             session.control.poll()
             yield False
+        if session.control.futile:
+            session.fail(ExitCode.BAD_CONFIGURATION, futile)
+        elif stopped:
+            name = session.control.stop_cause  # empty where only another learner knows
+            session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used" if name else "")
 
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
         """Train on this learner's share of a batch (maybe empty). Collective over the learners."""

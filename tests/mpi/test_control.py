@@ -173,9 +173,9 @@ def test_learner_0_hears_of_every_part_of_a_checkpoint(comm):
         )
         meet(world, [control.poll])
         if comm.rank == root:
-            control.announce_stop(save_at=7)
+            control.announce_stop(save_at=7, futile=True)
         poll_until(world, lambda: control.stopped, progress=[control.poll])
-        assert control.save_at == 7
+        assert (control.save_at, control.futile) == (7, True)
         rank.end()
 
 
@@ -185,12 +185,13 @@ def test_the_end_of_the_allocation_stops_everyone(comm):
         rank = Rank(world, PLANS[comm.size])
         rank.control.time_is_up = lambda: True
         rank.run()
-        assert rank.control.save_at is None
+        assert rank.control.save_at is None and not rank.control.futile
         if rank.learns:
             root = world.plan.ranks("learner")[0]
             where = "" if comm.rank == root else f" on rank {root}"
             poll_until(world, lambda: rank.control.stop_requested)
             assert rank.control.stop_cause == f"the end of the allocation{where}"
+            assert rank.control.stop_is_of_the_clock
         rank.end()
 
 

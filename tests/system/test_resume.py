@@ -101,6 +101,23 @@ def test_the_end_of_the_allocation_stops_the_run_in_time(tmp_path):
     assert checkpoint.newest(ended.run_dir).update == summary["updates"]
 
 
+def test_an_attempt_whose_time_is_too_short_is_not_to_be_repeated(tmp_path):
+    """The first one may leave trajectories to go on from; one that goes on from a checkpoint leaves nothing."""
+    end = datetime.now(UTC) + timedelta(seconds=600)
+    environ = {"SLURM_JOB_ID": "7", "SLURM_JOB_END_TIME": str(int(end.timestamp()))}
+    first = run(tmp_path, "checkpoint.margin_s=700", RUN_DIR, ranks=1, recipe=CHAIN, environ=environ)
+    assert (first.code, first.describe()["updates"]) == (75, 0), first.stderr
+    second = resume(tmp_path, environ=environ)
+    assert (second.code, second.describe()["status"]) == (2, "failed"), second.stderr
+    (line,) = second.named_failures()
+    assert line.startswith(
+        "hpcrl: the time limit is too short: no update since that of the checkpoint, 0, in an"
+    )
+    assert "were left when it was stopped by the end of the allocation (checkpoint.margin_s=700," in line
+    assert line == f"hpcrl: {second.describe()['cause']}"
+    assert resume(tmp_path, "checkpoint.margin_s=60", ranks=1, environ=environ).code == 0
+
+
 @pytest.mark.parametrize(("rank", "step"), FAULTS)
 def test_a_kill_at_any_step_of_saving_on_any_rank_leaves_a_set(tmp_path, rank, step, whole):
     (tmp_path / "sitecustomize.py").write_text(KILL)

@@ -112,8 +112,8 @@ def test_work_of_others_is_heard_of_inside_a_collective(tmp_path):
 @pytest.mark.parametrize(
     ("how", "limit_s", "world", "who", "phase"),
     [
-        ("for the run", 8, {"ranks": 1}, "replay+learner+actor 0 (rank 0 on ", "making what its roles need"),
-        ("alone", 10, {}, "actor 0 (rank 2 on ", "making an environment for its spaces"),
+        ("for the run", 15, {"ranks": 1}, "replay+learner+actor 0 (rank 0 on ", "making what its roles need"),
+        ("alone", 15, {}, "actor 0 (rank 2 on ", "making an environment for its spaces"),
     ],
     ids=["one process", "others wait"],
 )
