@@ -33,6 +33,7 @@ class Tag(IntEnum):
     RECORDS = 70
     STOP = 80
     STOP_REQUEST = 90
+    WORK = 100
 
 
 def parts(nbytes: int, limit: int) -> list[slice]:

@@ -40,12 +40,13 @@ _CLASS_OF_TAG = {
     Tag.PARAMETERS: Traffic.PARAMETERS,
     Tag.VERSION: Traffic.CONTROL,
     Tag.RECORDS: Traffic.RECORDS,
+    Tag.WORK: Traffic.RECORDS,
     Tag.STOP: Traffic.CONTROL,
     Tag.STOP_REQUEST: Traffic.CONTROL,
 }
 
 
-_SMALL = {Tag.GRANT, Tag.REQUEST, Tag.VERSION, Tag.STOP, Tag.STOP_REQUEST}
+_SMALL = {Tag.GRANT, Tag.REQUEST, Tag.VERSION, Tag.STOP, Tag.STOP_REQUEST, Tag.WORK}
 """Their messages fit a mailbox cell (unless the opener says otherwise)."""
 
 

@@ -244,7 +244,7 @@ def _make_pulse(
 
     def tell(text: str) -> bool:
         if isinstance(records, RecordSender):
-            return records.note(text)
+            return records.note(text) if text else records.sign()
         roll.take(world.rank, text)
         return True
 

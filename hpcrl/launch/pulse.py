@@ -91,6 +91,7 @@ class RollCall:
             self._board.watch_run(on=True)
         if not text:
             self._waits.pop(rank, None)
+            self._board.work()  # here, for whoever takes notes in need not ask what they say
             return True
         self._waits[rank] = text
         living = {rank: text for rank, text in self._waits.items() if rank not in self._dead()}

@@ -100,15 +100,16 @@ class Cuts:
         if self._end_time is None or self.saved is None or update > self.first_update:
             return ""
         now = datetime.now(UTC).timestamp()
-        left_s, worked_s = self._end_time - now, now - self._began - self._start_s
+        start_s = self._start_s or now - self._began  # the order to stop may come before the start is over
+        left_s, worked_s = self._end_time - now, now - self._began - start_s
         # one that had more time than its start took may have collected trajectories: of slow environments a batch
         # may take attempts
-        if left_s > _NEAR_THE_END_S or worked_s > self._start_s or not self._control.stop_is_of_the_clock:
+        if left_s > _NEAR_THE_END_S or worked_s > start_s or not self._control.stop_is_of_the_clock:
             return ""
         return (
             f"the time limit is too short: no update since that of the checkpoint, {self.first_update}, in an attempt "
             f"that began {self._end_time - self._began:.0f} s before the end of the allocation; its start took "
-            f"{self._start_s:.0f} s, and {left_s:.0f} s were left when it was stopped by {self._control.stop_cause} "
+            f"{start_s:.0f} s, and {left_s:.0f} s were left when it was stopped by {self._control.stop_cause} "
             f"(checkpoint.margin_s={self._config.checkpoint.margin_s:g}, or the lead of Slurm's signal). Ask for more "
             "time (--time), or shorten the margin or the lead"
         )

@@ -21,6 +21,7 @@ _NAMES = list(TABLES)
 _SLOTS = 2
 _NOTE = -1
 """Stands for a table where a block is no rows but a note."""
+_SIGN_BYTES = 8
 _LONGEST_WAIT_S = 0.1
 
 Sink = Callable[[str, Rows], None]
@@ -36,6 +37,8 @@ class RecordSender:
     def __init__(self, world: World) -> None:
         """Local; the writer opens the other end."""
         self._sender: Sender = world.sender(world.plan.writer, Tag.RECORDS)
+        self._signs: Sender = world.sender(world.plan.writer, Tag.WORK, _SIGN_BYTES)
+        self._sign = np.zeros(1, np.int64)
         self._waiting: dict[str, list[Rows]] = {}
         self._waiting_bytes = 0
         self._waiting_since = 0.0
@@ -51,6 +54,16 @@ class RecordSender:
         self._waiting.setdefault(table, []).append(rows.copy())
         self._waiting_bytes += rows.nbytes
         self.poll()
+
+    def sign(self) -> bool:
+        """Tell the writer of work; whether it could be told: the last sign has left and this end is not closing.
+
+        In a message so small that it arrives while this rank is in a long env_step, and does not poll.
+        """
+        if self._closing or self._signs.poll():
+            return False
+        self._signs.send(self._sign)
+        return True
 
     def note(self, text: str) -> bool:
         """Send the writer a note at once; whether it could be sent: a block is free and this end not closing."""
@@ -92,33 +105,40 @@ class RecordSender:
     def drained(self) -> bool:
         """Send the rest and close; True when all of it has left."""
         self._closing = True
+        self._signs.close()
         self.poll()
         if not self._waiting:
             self._sender.close()
-        return not self._waiting and self._sender.drained
+        return not self._waiting and self._sender.drained and self._signs.drained
 
 
 class RecordReceiver:
-    """The writer's end: blocks of rows, and notes, from every other rank."""
+    """The writer's end: blocks of rows, notes, and signs of work, from every other rank."""
 
     def __init__(
         self, world: World, sink: Sink, take_note: Callable[[int, str], bool] = lambda rank, text: True
     ) -> None:
         """Local. `sink` is called with each block's rows, which it must copy.
 
-        `take_note` with the rank and text of each note; it says whether that is progress.
+        `take_note` with the rank and text of each note, "" for a sign of work; it says whether that is progress.
         """
         self._sink, self._take_note = sink, take_note
-        self._receivers: list[Receiver] = [
-            world.receiver(rank, Tag.RECORDS) for rank in range(world.comm.size) if rank != world.rank
-        ]
-        for receiver in self._receivers:
-            for _ in range(_SLOTS):
+        others = [rank for rank in range(world.comm.size) if rank != world.rank]
+        self._receivers: list[Receiver] = [world.receiver(rank, Tag.RECORDS) for rank in others]
+        self._signs: list[Receiver] = [world.receiver(rank, Tag.WORK, _SIGN_BYTES) for rank in others]
+        for _ in range(_SLOTS):
+            for receiver in self._receivers:
                 receiver.post(np.zeros(_BLOCK_BYTES, np.uint8))
+            for receiver in self._signs:
+                receiver.post(np.zeros(1, np.int64))
 
     def poll(self) -> bool:
         """Take in what has come; whether anything had."""
         progress = False
+        for receiver in self._signs:
+            while (sign := receiver.poll()) is not None:
+                progress |= self._take_note(receiver.source, "")
+                receiver.post(sign)
         for receiver in self._receivers:
             while (block := receiver.poll()) is not None:
                 index, count = block[:_HEADER_BYTES].view(np.int64).tolist()
@@ -137,11 +157,11 @@ class RecordReceiver:
     def drained(self) -> bool:
         """Every other rank has closed, and all it sent is here."""
         self.poll()
-        return all_drained(self._receivers)
+        return all_drained([*self._receivers, *self._signs])
 
     def close(self) -> None:
         """Take the posted buffers back; only after `drained`."""
-        for receiver in self._receivers:
+        for receiver in (*self._receivers, *self._signs):
             receiver.cancel()
 
 

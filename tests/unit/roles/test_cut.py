@@ -13,6 +13,16 @@ from tests.system.support import TOY
 FUTILE = ("SIGUSR1 on rank 3", 100, 7, 7)
 
 
+def resumed(cause, saved):
+    """Cuts of learner 0 in an attempt that went on from update `saved` and is stopped by `cause`."""
+    world = SimpleNamespace(rank=0, failures=None)
+    world.plan = SimpleNamespace(ranks=lambda role: [0], placements=[])
+    control = Control.__new__(Control)  # without streams: only its cause is asked for
+    control._stop_cause, control.poll = cause, lambda: None
+    loaded = None if saved is None else SimpleNamespace(update=saved)
+    return Cuts(world, RunConfig.parse(TOY), control, "nowhere", loaded)
+
+
 @pytest.mark.parametrize(
     ("cause", "left_s", "saved", "update", "futile"),
     [
@@ -27,13 +37,7 @@ FUTILE = ("SIGUSR1 on rank 3", 100, 7, 7)
     ],
 )
 def test_futile_is_what_made_no_update_before_the_end_of_the_allocation(cause, left_s, saved, update, futile):
-    config = RunConfig.parse(TOY)
-    world = SimpleNamespace(rank=0, failures=None)
-    world.plan = SimpleNamespace(ranks=lambda role: [0], placements=[])
-    control = Control.__new__(Control)  # without streams: only its cause is asked for
-    control._stop_cause, control.poll = cause, lambda: None
-    loaded = None if saved is None else SimpleNamespace(update=saved)
-    cuts = Cuts(world, config, control, "nowhere", loaded)
+    cuts = resumed(cause, saved)
     now = datetime.now(UTC).timestamp()
     cuts.stop_before(None if left_s is None else now + left_s, now - 40.0)
     cuts.started()
@@ -45,3 +49,13 @@ def test_futile_is_what_made_no_update_before_the_end_of_the_allocation(cause, l
             "began 140 s before the end of the allocation; its start took 40 s, and 100 s were left" in text
         )
         assert "stopped by SIGUSR1 on rank 3 (checkpoint.margin_s=60," in text
+
+
+def test_an_attempt_that_worked_for_longer_than_its_start_took_is_not_futile():
+    """Of slow environments a batch may take attempts; trajectories are saved."""
+    cuts, now = resumed("SIGUSR1", 7), datetime.now(UTC).timestamp()
+    cuts.stop_before(now + 100, now - 40.0)
+    cuts.started()
+    assert cuts.futility(7)
+    cuts.stop_before(now + 100, now - 90.0)
+    assert not cuts.futility(7)
