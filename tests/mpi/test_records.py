@@ -1,5 +1,6 @@
 import numpy as np
 
+from hpcrl.comm.stream import Tag
 from hpcrl.roles.records import RecordReceiver, RecordSender
 from hpcrl.storage import TABLES
 from tests.mpi.support import drain, open_test_world, poll_until
@@ -134,7 +135,8 @@ def test_rows_are_gathered_into_few_messages(comm):
             receiver = RecordReceiver(world, Collected())
             drain(world, receiver)
             receiver.close()
-            messages = [stream.messages for stream in world.receivers]
+            messages = [stream.messages for stream in world.receivers if stream.tag == Tag.RECORDS]
+            assert len(messages) == world.comm.size - 1
             assert all(1 <= count <= 50 for count in messages), messages
         else:
             sender = RecordSender(world)
@@ -191,3 +193,21 @@ def test_notes_come_at_once_between_rows_and_not_after_the_end(comm):
             poll_until(world, lambda: sender.note("ä" * 10), progress=(sender.poll,))
             drain(world, sender)
             assert not sender.note("too late")
+
+
+def test_signs_of_work_are_told_apart_from_rows(comm):
+    with open_test_world(comm) as world:
+        if world.rank == world.plan.writer:
+            took = []
+            receiver = RecordReceiver(world, Collected(), lambda rank, text: not took.append((rank, text)))
+            drain(world, receiver)
+            receiver.close()
+            others = [rank for rank in range(world.comm.size) if rank != world.rank]
+            assert sorted(took) == sorted((rank, "") for rank in others for _ in range(2))
+        else:
+            sender = RecordSender(world)
+            sender.add("events", rows_of("events", world.rank, 3))
+            for _ in range(2):
+                poll_until(world, sender.sign)
+            drain(world, sender)
+            assert not sender.sign(), "it has closed"

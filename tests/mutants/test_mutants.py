@@ -120,7 +120,7 @@ MUTANTS = [
         "torch.where(ended[1:]",
         ("vtrace oracles", "vtrace reference"),
     ),
-    Mutant("values of the same step", impala.Impala._loss, "values[1:]", "values[:-1]", ("impala gradient",)),
+    Mutant("values of the same step", impala.Impala.loss, "values[1:]", "values[:-1]", ("impala gradient",)),
     Mutant(
         "caps mixed up",
         returns.vtrace,
@@ -158,7 +158,7 @@ MUTANTS = [
     ),
     Mutant(
         "impala trains on reset steps",
-        impala.Impala._loss,
+        impala.Impala.loss,
         "mask = rows(valid).to(torch.float32)",
         "mask = torch.ones(count)",
         ("impala valid", "impala chain", "impala gradient"),
@@ -214,7 +214,7 @@ MUTANTS = [
     ),
     Mutant(
         "impala ratio against itself",
-        impala.Impala._loss,
+        impala.Impala.loss,
         'fields["behavior_log_prob"]',
         "log_prob.detach().view(shape)",
         ("impala ratio",),
