@@ -117,7 +117,7 @@ def test_runs_that_are_killed_at_their_limit_go_on_in_the_next_job(cluster, tmp_
         with start(cluster, tmp_path, LIMIT_S, **how) as process:
             (said,) = answers(process, 1)
             (result,) = answers(process, 1)
-        assert result["state"] == "COMPLETED" and "summary" in result
+        assert "summary" in result  # though the jobs that are left over are still to come
         where = (tmp_path / "no log", Path(said["run_dir"]))
         jobs = [Job(cluster, number, *where) for number in (said["id"], *said["later"])]
     assert jobs[-1].until_over(LIMIT_S) == ("COMPLETED", "0:0"), jobs[0].text()
