@@ -223,6 +223,9 @@ def _patience_s(board: Board) -> float:
 
 def _end_stalled(child: int, board: Board, watch: Watch, overdue: str | None) -> None:
     cause = (overdue or watch.cause()) + watchdog.state(child)
+    if watch.of_the_run and aftermath.another_has_failed(board.run_dir, lambda: False):
+        watchdog.kill(child)  # nobody gets on because of that one, which is named
+        return
     if watch.of_the_run:
         sys.stderr.write(f"{board.waits[1]}\n")
     elif overdue is None:
