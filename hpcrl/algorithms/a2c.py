@@ -9,26 +9,19 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import Metrics, OneStepAlgorithm, rows
-from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.config import A2CConfig, AlgorithmConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
-from hpcrl.functional.returns import gae
-
-METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean")
 
 
 class A2C(OneStepAlgorithm):
-    """One gradient step per update over the whole batch; losses are means over all valid env_steps.
+    """Plain policy gradients with the n-step or lambda-return.
 
     What the age of the data does to the gradient is not corrected: see lag.max_lag.
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = A2CConfig
     config: A2CConfig
-
-    def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
-        """One policy gradient step. Collective over the learners: two calls of the reducer."""
-        return self.one_step(batch, reducer, progress, Metrics(METRICS, self.parameters.vector.device))
+    metric_names = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean")
 
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
         """As OneStepAlgorithm.loss."""
@@ -37,15 +30,7 @@ class A2C(OneStepAlgorithm):
         shape, count = valid.shape, valid.numel()
         log_prob, entropy, value = self.evaluate(rows(fields["obs"]), rows(fields["action"]))
         values = value.detach().view(shape[0] + 1, shape[1])
-        advantages, targets = gae(
-            self.training_reward(fields),
-            values[:-1],
-            values[1:],
-            fields["terminated"],
-            fields["truncated"],
-            gamma=config.gamma,
-            lambda_=config.gae_lambda,
-        )
+        advantages, targets = self.advantages(fields, values, config.gae_lambda)
         value, target = value[:count], rows(targets)
         mask = rows(valid).to(torch.float32)
         policy_losses = policy_gradient_loss(log_prob, rows(advantages))

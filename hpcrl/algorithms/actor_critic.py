@@ -19,6 +19,7 @@ from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, re
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
+from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
@@ -91,6 +92,18 @@ class ActorCriticAlgorithm(Algorithm):
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
 
+    def advantages(self, fields: Mapping[str, Tensor], values: Tensor, lambda_: float) -> Gae:
+        """Generalized advantages and value targets [T, C] of a batch's `fields`, under values [T+1, C]."""
+        return gae(
+            self.training_reward(fields),
+            values[:-1],
+            values[1:],
+            fields["terminated"],
+            fields["truncated"],
+            gamma=self.config.gamma,
+            lambda_=lambda_,
+        )
+
     def learning_rate(self, progress: float) -> float:
         """Step size at the share `progress` of the budget."""
         if not self.config.anneal_learning_rate:
@@ -125,14 +138,21 @@ class ActorCriticAlgorithm(Algorithm):
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
-    """Base of those that take one gradient step per update, over the whole batch."""
+    """Base of those that take one gradient step per update, along the mean over all valid env_steps of the batch.
+
+    Attributes:
+        metric_names: what `loss` adds to the metrics, in its order.
+    """
+
+    metric_names: ClassVar[tuple[str, ...]]
 
     @abstractmethod
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
         """Sum of the loss over the valid env_steps of some columns [T, C]; adds to `metrics`."""
 
-    def one_step(self, batch: Batch, reducer: Reducer, progress: float, metrics: Metrics) -> UpdateResult:
+    def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
+        metrics = Metrics(self.metric_names, self.parameters.vector.device)
         open_gradient(self.parameters, reducer)
         loss_sum = 0.0
         unroll_length, num_columns = batch.fields["reward"].shape

@@ -9,12 +9,9 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import Metrics, OneStepAlgorithm, rows
-from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.config import AlgorithmConfig, ImpalaConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 from hpcrl.functional.returns import vtrace
-
-METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "rho_clip_fraction")
 
 
 class Impala(OneStepAlgorithm):
@@ -22,10 +19,7 @@ class Impala(OneStepAlgorithm):
 
     Config: ClassVar[type[AlgorithmConfig]] = ImpalaConfig
     config: ImpalaConfig
-
-    def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
-        """One V-trace gradient step. Collective over the learners: two calls of the reducer."""
-        return self.one_step(batch, reducer, progress, Metrics(METRICS, self.parameters.vector.device))
+    metric_names = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "rho_clip_fraction")
 
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
         """Sum of the loss over the valid env_steps of some columns; adds to `metrics`."""

@@ -22,7 +22,6 @@ from hpcrl.functional.losses import (
     outside_trust_interval,
     value_loss,
 )
-from hpcrl.functional.returns import gae
 from hpcrl.functional.statistics import global_moments
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "clip_fraction")
@@ -88,15 +87,7 @@ class PPO(ActorCriticAlgorithm):
         """Advantages and targets from the values before the first gradient step, once per update."""
         fields = batch.fields
         values = self._values(fields["obs"])
-        advantages, targets = gae(
-            self.training_reward(fields),
-            values[:-1],
-            values[1:],
-            fields["terminated"],
-            fields["truncated"],
-            gamma=self.config.gamma,
-            lambda_=self.config.gae_lambda,
-        )
+        advantages, targets = self.advantages(fields, values, self.config.gae_lambda)
         if self.config.normalize_advantages:
             moments = global_moments(advantages, fields["valid"], reducer.sum_)
             advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)

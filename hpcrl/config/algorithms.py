@@ -125,3 +125,12 @@ class DecoupledPPOConfig(SurrogateConfig):
     behavior_weight_cap: float | None = Field(5.0, gt=0)
     """Cap of the weight of an env_step, the probability of its action before the update over that when it acted; null:
     none."""
+
+
+BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
+    "a2c": A2CConfig,
+    "decoupled_ppo": DecoupledPPOConfig,
+    "impala": ImpalaConfig,
+    "ppo": PPOConfig,
+}
+"""Configuration of each built-in name."""

@@ -7,15 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from hpcrl.config.algorithms import (
-    A2CConfig,
-    AlgorithmConfig,
-    DecoupledPPOConfig,
-    ImpalaConfig,
-    ModelConfig,
-    PPOConfig,
-    SurrogateConfig,
-)
+from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig, ModelConfig, SurrogateConfig
 from hpcrl.config.base import Config, ConfigError
 from hpcrl.config.sections import (
     BudgetConfig,
@@ -31,12 +23,6 @@ from hpcrl.config.sections import (
     StorageConfig,
 )
 
-BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
-    "a2c": A2CConfig,
-    "decoupled_ppo": DecoupledPPOConfig,
-    "impala": ImpalaConfig,
-    "ppo": PPOConfig,
-}
 """Names that need no import; anything else is package.module:Class."""
 
 

@@ -31,9 +31,8 @@ def honest_server(environ: Mapping[str, str]) -> Iterator[None]:
     Local.
     """
     descriptor = environ.get("PMI_FD", "")
-    if (
-        not descriptor.isdigit() or "SLURM_STEP_ID" not in environ or "PMI_HOSTNAME" in environ
-    ):  # the last is Hydra's
+    of_hydra = "PMI_HOSTNAME" in environ
+    if not descriptor.isdigit() or "SLURM_STEP_ID" not in environ or of_hydra:
         yield
         return
     place = int(descriptor)

@@ -222,19 +222,24 @@ def _patience_s(board: Board) -> float:
 
 
 def _end_stalled(child: int, board: Board, watch: Watch, overdue: str | None) -> None:
-    cause = (overdue or watch.cause()) + watchdog.state(child)
-    if watch.of_the_run and aftermath.another_has_failed(board.run_dir, lambda: False):
-        watchdog.kill(child)  # nobody gets on because of that one, which is named
-        return
     if watch.of_the_run:
-        sys.stderr.write(f"{board.waits[1]}\n")
-    elif overdue is None:
+        _end_run(child, board, watch.cause())
+        return
+    cause = (overdue or watch.cause()) + watchdog.state(child)
+    if overdue is None:
         watchdog.show_stacks(child)
     watchdog.kill(child)
-    if watch.of_the_run:
+    watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
+
+
+def _end_run(child: int, board: Board, cause: str) -> None:
+    """On the writer: nobody gets on. Silent where that follows from a rank that has failed and is named elsewhere."""
+    named = aftermath.another_has_failed(board.run_dir, lambda: False)
+    if not named:
+        sys.stderr.write(f"{board.waits[1]}\n")
+    watchdog.kill(child)
+    if not named:
         watchdog.within(_NOTE_S, lambda: _announce(board, f"hpcrl: {cause}"))
-    else:
-        watchdog.within(_NOTE_S, lambda: _announce_death(board, cause))
 
 
 def _signal_name(number: int) -> str:

@@ -186,7 +186,7 @@ MUTANTS = [
     ),
     Mutant(
         "ppo values of the same step",
-        ppo.PPO._samples,
+        actor_critic.ActorCriticAlgorithm.advantages,
         "values[1:]",
         "values[:-1]",
         ("ppo gradient",),

@@ -115,6 +115,20 @@ time.sleep(60)
 """
 
 
+@pytest.mark.parametrize(("status", "lines"), [("running", 1), ("failed", 0)])
+def test_a_run_that_stands_still_is_named_unless_a_rank_has_failed(tmp_path, status, lines):
+    """One that is stalled is named by its own parent; that nobody else gets on follows from it."""
+    (tmp_path / "status.json").write_text(f'{{"status": "{status}", "attempt": 1}}')
+    polls = "board.begin(); board.watch_run(on=True)\nwhile True:\n    board.beat()\n    time.sleep(0.05)"
+    code, _, errors = end(
+        start(IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + polls, tmp_path)
+    )
+    assert code == 3
+    named = [line for line in errors.splitlines() if line.startswith("hpcrl: ")]
+    assert len(named) == lines, errors
+    assert all("no rank of the run has made progress for 2 s" in line for line in named)
+
+
 def test_a_rank_that_a_broken_connection_kills_leaves_the_word_to_the_one_that_died(tmp_path):
     (tmp_path / "status.json").write_text('{"status": "failed", "attempt": 1, "cause": "actor 0 was killed"}')
     body = IDENTIFY.replace('node="n7"', 'node="n7", run_dir=sys.argv[1]') + BROKEN
