@@ -24,8 +24,8 @@ joins as one of them.
   mpiexec -n 7 hpcrl run jobs/cartpole.py:impala --set ranks.actors=4 --set ranks.learners=2
   hpcrl run runs/cartpole-impala-0-001 --resume must
 
-exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configuration (nothing was started),
-3 a rank died, 4 gradients were not finite, 1 anything else
+exit codes: 0 finished, 75 stopped cleanly before the budget, 2 wrong configuration (nothing was started)
+or a time limit too short for one update, 3 a rank died, 4 gradients were not finite, 1 anything else
 """
 
 _SUBMIT_HELP = """\

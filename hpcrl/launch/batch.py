@@ -161,13 +161,13 @@ def render(job: BatchJob) -> str:
 
 
 def _at_once(wish: int | None, of_seeds: int | None, array: bool) -> int | None:
-    if wish is None:
-        return of_seeds
-    if of_seeds is not None:
+    if wish is not None and of_seeds is not None:
         raise ConfigError(f"--at-once {wish} and --seeds ...%{of_seeds} contradict each other; leave one out")
-    if not array or wish < 1:
-        raise ConfigError(f"--at-once {wish}: use 1 or more, with --sweep or --seeds")
-    return wish
+    at_once = of_seeds if wish is None else wish
+    if at_once is not None and (not array or at_once < 1):
+        given = f"--seeds ...%{of_seeds}" if wish is None else f"--at-once {wish}"
+        raise ConfigError(f"{given}: use 1 or more, with --sweep or --seeds")
+    return at_once
 
 
 def _common(components: Sequence[Component]) -> Component:

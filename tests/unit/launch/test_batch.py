@@ -145,6 +145,7 @@ def test_components_of_a_heterogeneous_job():
         ({"sweep": ("algorithm.gamma=0.9,2",)}, "with algorithm.gamma=2: algorithm.gamma=2"),
         ({"sweep": ("algorithm.gamma=0.9",), "heterogeneous": True}, "no arrays of heterogeneous jobs"),
         ({"sweep": ("algorithm.gamma=0.9",), "at_once": 0}, "--at-once 0: use 1 or more"),
+        ({"seeds": "0-4%0"}, "--seeds ...%0: use 1 or more"),
         ({"at_once": 2}, "--at-once 2: use 1 or more, with --sweep or --seeds"),
         ({"seeds": "0-4%2", "at_once": 2}, "--at-once 2 and --seeds ...%2 contradict"),
         ({"seeds": "0-4", "overrides": ["storage.run_dir=x"]}, "one directory for all runs"),
