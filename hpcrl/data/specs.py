@@ -66,6 +66,11 @@ class Field:
     unit: str = "1"
 
 
+DISCOUNTED_RETURN = Field(name="discounted_return", dtype="float32")
+"""Added for algorithm.normalize_returns: rewards of the episode up to and including this env_step, see
+hpcrl.data.discounted."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrajectorySpec:
     """Fields of a trajectory of T env_steps of B environment slots, time-major."""

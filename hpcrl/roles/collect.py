@@ -12,10 +12,19 @@ import numpy.typing as npt
 
 from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
+from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
-from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
+from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env
+from hpcrl.roles.env_state import (
+    env_state,
+    env_values,
+    load_env_state,
+    restart_seed,
+    restore_actions,
+    saved_envs,
+)
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
@@ -26,6 +35,8 @@ class _Group:
     env: VectorEnv
     columns: slice
     obs: npt.NDArray[Any]
+    returns: DiscountedReturns | None
+    """Only where the learners normalize by them."""
     under_way: bool = False
 
 
@@ -49,8 +60,7 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            env, obs = self._begin(session, placement, indices)
-            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs))
+            self._groups.append(self._begin(session, placement, indices, slice(columns.start, columns.stop)))
         restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
@@ -78,13 +88,16 @@ class Collector:
         """Finish env_steps under way, of a trajectory that is given up; the environments go on from there."""
         for group in self._groups:
             if group.under_way:
-                group.obs = group.env.recv().obs.copy()
+                step = group.env.recv()
+                group.obs = step.obs.copy()
+                if group.returns is not None:
+                    group.returns.step(step.reward, step.terminated | step.truncated)
                 group.under_way = False
                 self._work()
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
-        groups = [(group.obs, env_state(group.env)) for group in self._groups]
+        groups = [(group.obs, env_state(group.env, group.returns)) for group in self._groups]
         return {
             "actions": {"state": generator_rows([self._rng])},
             "envs": env_values(self.envs.start, groups),
@@ -96,21 +109,23 @@ class Collector:
         for group in self._groups:
             group.env.close()
 
-    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, Obs]:
+    def _begin(self, session: Session, placement: Placement, indices: range, columns: slice) -> _Group:
         """Environments as they were saved, or in the first observation of an episode."""
         config, saved = session.config, session.cuts.saved
+        gamma = config.algorithm.gamma
+        returns = DiscountedReturns(len(indices), gamma) if config.algorithm.normalize_returns else None
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, env.reset().copy()
+            return _Group(env, columns, env.reset().copy(), returns)
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
         if found is not None and isinstance(env, Resumable):
-            env.load_state(found[1])
-            return env, found[0]
+            load_env_state(env, returns, found[1])
+            return _Group(env, columns, found[0], returns)
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, env.reset().copy()
+        return _Group(env, columns, env.reset().copy(), returns)
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
@@ -135,6 +150,9 @@ class Collector:
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
+        if group.returns is not None:
+            returns = group.returns.step(step.reward, step.terminated | step.truncated)
+            fields[DISCOUNTED_RETURN.name][t, group.columns] = returns
         self._timers.add("env.recv", received - start)
         self._timers.add("trajectory.write", perf_counter() - received)
         if step.episode_length.any():

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import load_generator_rows
 from hpcrl.envs import Obs, Resumable, VectorEnv
 from hpcrl.roles.cut import part_name
@@ -19,9 +20,23 @@ from hpcrl.storage.parts import Given, Values
 Rows = dict[str, npt.NDArray[Any]]
 
 
-def env_state(env: VectorEnv) -> Rows | None:
-    """Rows of what the environments can save of themselves; None where they cannot. Local."""
-    return env.state() if isinstance(env, Resumable) else None
+_RETURNS = "running_discounted_return"
+
+
+def env_state(env: VectorEnv, returns: DiscountedReturns | None) -> Rows | None:
+    """Rows of what the environments can save of themselves, and their returns; None where they cannot. Local."""
+    rows = env.state() if isinstance(env, Resumable) else None
+    if rows is not None and returns is not None:
+        rows[_RETURNS] = returns.carried.copy()
+    return rows
+
+
+def load_env_state(env: Resumable, returns: DiscountedReturns | None, rows: Rows) -> None:
+    """Go on from rows of `env_state`. Local."""
+    carried = rows.pop(_RETURNS, None)
+    if returns is not None and carried is not None:
+        returns.carried = carried
+    env.load_state(rows)
 
 
 def env_values(first: int, groups: Sequence[tuple[Obs, Rows | None]]) -> Given:

@@ -190,6 +190,8 @@ class Learning:
         summed = self._summed.finish_seconds
         with self._timers.at("algorithm.update"):
             result = self.algorithm.update(batch, self._summed, progress)
+            if result.applied:
+                self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
         histogram = lag_histogram(self.updates, fields, session.config.lag.max_lag)
