@@ -64,17 +64,25 @@ def test_synchronous(comm, env):
     check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 9])
 
 
-@pytest.mark.parametrize("kind", ["normalized", "normalized pipeline"])
+@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0"])
 def test_running_moments_count_every_env_step_once(comm, kind):
     """However many learners, epochs, and attempts there are; and what is counted does not depend on them."""
     with half(comm) as world, folder(world) as path:
         settings = settings_of("normalized", world.size)
-        if kind == "normalized pipeline":
+        if kind == "max_lag 0":
             algorithm = IMPALA | {"normalize_returns": True}
-            settings = pipeline(world.size, 1, algorithm=algorithm, **NORMALIZED)
+            settings = pipeline(world.size, 0, algorithm=algorithm, **NORMALIZED)
         assert cut_run(world, path, settings, [2, 5]) == [75, 75, 0]
         assert weights(world, path) == weights_of_whole(world, settings)
         on_root(world, check_moments, path)
+        if kind == "max_lag 0":
+            on_root(world, check_ratios, path)
+
+
+def check_ratios(path):
+    """Without lag each update sees observations as the actors did, whose policy is still its own."""
+    updates = read_table(path, "updates")
+    assert np.abs(updates["log_rho_mean"]).max() < 1e-6 > updates["approx_kl"].max()
 
 
 def check_moments(path):
