@@ -60,10 +60,16 @@ class Field:
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
-    """Shape of one env_step's entry; the stored array is [T, B, *shape] or [T+1, B, *shape]."""
+    """Shape of one env_step's entry; the stored array is [entries(T), B, *shape]."""
     extra_step: bool = False
     """True: T+1 entries in time, the last one after the last action (observations)."""
+    start_only: bool = False
+    """True: one entry in time, from before the first action (what the policy remembers there)."""
     unit: str = "1"
+
+    def entries(self, unroll_length: int) -> int:
+        """Entries in time of a trajectory of T = unroll_length env_steps: T, T+1 or 1."""
+        return 1 if self.start_only else unroll_length + int(self.extra_step)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
