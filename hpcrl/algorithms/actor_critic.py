@@ -18,7 +18,6 @@ from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
-from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
@@ -50,22 +49,19 @@ class ActorCriticAlgorithm(Algorithm):
     def act(
         self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
     ) -> dict[str, npt.NDArray[Any]]:
-        """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
-
-        Gaussian actions are stored as sampled, not clipped to the environment's bounds.
-        """
+        """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient."""
         with torch.inference_mode():
             given = torch.from_numpy(obs)
             if self._on_device:
-                policy = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+                outputs = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
             else:
-                policy = self.network.policy(given).numpy()
-        log_std = self.network.log_std
-        if log_std is None:
-            choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
-            return {"action": choice, "behavior_log_prob": log_prob}
-        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
+                outputs = self.network.policy(given).numpy()
+        action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob}
+
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As Algorithm.to_env."""
+        return self.network.distribution.to_env(action)
 
     def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability and entropy of the policy, and the value; the gradient flows.
@@ -77,12 +73,8 @@ class ActorCriticAlgorithm(Algorithm):
         Returns:
             log_prob [N], entropy [N], value [M].
         """
-        policy, value = self.network(obs)
-        policy = policy[: len(action)]
-        log_std = self.network.log_std
-        log_prob, entropy = (
-            categorical(policy, action) if log_std is None else gaussian(policy, log_std, action)
-        )
+        outputs, value = self.network(obs)
+        log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
 
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:

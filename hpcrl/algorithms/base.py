@@ -146,8 +146,12 @@ class Algorithm(ABC):
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose actions for obs [B, ...]. Local; no gradient.
 
-        Returns `action` [B, *action.shape] and one array [B, ...] for each of `extra_fields`.
+        Returns `action` [B, *action.shape], which is stored, and one array [B, ...] for each of `extra_fields`.
         """
+
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What the environment gets for stored actions [B, *action.shape]: here the actions themselves. Local."""
+        return action
 
     @abstractmethod
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:

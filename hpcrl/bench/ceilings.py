@@ -126,7 +126,7 @@ class Rollout:
         fields["obs"][0] = fields["obs"][-1]
         for t in range(self.unroll_length):
             acted = self.algorithm.act(fields["obs"][t], self._rng)
-            self.env.send(acted["action"])
+            self.env.send(self.algorithm.to_env(acted["action"]))
             for name, array in acted.items():
                 fields[name][t] = array
             step = self.env.recv()

@@ -115,8 +115,9 @@ class Collector:
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
         chosen = self._algorithm.act(fields["obs"][t, group.columns], self._rng)
+        action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
-        group.env.send(chosen["action"])
+        group.env.send(action)
         group.under_way = True
         sent = perf_counter()
         fields["action"][t, group.columns] = chosen["action"]

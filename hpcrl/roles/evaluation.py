@@ -35,7 +35,7 @@ def evaluate(
         session.poll_records()  # the last updates, for who reads the file meanwhile
         if session.control.stop_requested:
             raise EvaluationInterrupted
-        return algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
+        return algorithm.to_env(algorithm.act(obs, rng, greedy=evaluation.greedy)["action"])
 
     try:
         episodes = run_episodes(env, act, evaluation.max_episode_steps)
