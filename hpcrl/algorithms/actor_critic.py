@@ -18,7 +18,6 @@ from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
 from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
-from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
@@ -63,24 +62,23 @@ class ActorCriticAlgorithm(Algorithm):
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
 
-        A recurrent policy needs its `state` [B, size] and gives the one after. Gaussian actions are stored as sampled,
-        not clipped to the environment's bounds.
+        A recurrent policy needs its `state` [B, size] and gives the one after.
         """
         chosen: dict[str, npt.NDArray[Any]] = {}
         if state is None and self.network.state_size:
             raise ValueError("a recurrent policy needs a state: `initial_state`, then what `act` gave last")
         with torch.inference_mode():
             if state is None:
-                policy = self._host(self.network.policy(self._here(obs)))
+                outputs = self._host(self.network.policy(self._here(obs)))
             else:
-                outputs, after = self.network.step(self._here(obs), self._here(state))
-                policy, chosen["state"] = self._host(outputs), self._host(after)
-        log_std = self.network.log_std
-        if log_std is None:
-            choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
-            return {"action": choice, "behavior_log_prob": log_prob, **chosen}
-        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
+                policy, after = self.network.step(self._here(obs), self._here(state))
+                outputs, chosen["state"] = self._host(policy), self._host(after)
+        action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob, **chosen}
+
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As Algorithm.to_env."""
+        return self.network.distribution.to_env(action)
 
     def evaluate(
         self, obs: Tensor, action: Tensor, memory: Memory | None = None
@@ -95,12 +93,8 @@ class ActorCriticAlgorithm(Algorithm):
         Returns:
             log_prob [N], entropy [N], value [M].
         """
-        policy, value = self.network(obs, memory)
-        policy = policy[: len(action)]
-        log_std = self.network.log_std
-        log_prob, entropy = (
-            categorical(policy, action) if log_std is None else gaussian(policy, log_std, action)
-        )
+        outputs, value = self.network(obs, memory)
+        log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
 
     def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:

@@ -173,9 +173,13 @@ class Algorithm(ABC):
 
         `state` is given where `initial_state` gives one, and only there: others may leave the argument out.
 
-        Returns `action` [B, *action.shape], one array [B, ...] for each of `extra_fields`, and, where `state` was
-        given, `state` after this env_step in memory of its own.
+        Returns `action` [B, *action.shape], which is stored, one array [B, ...] for each of `extra_fields`, and, where
+        `state` was given, `state` after this env_step in memory of its own.
         """
+
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What the environment gets for stored actions [B, *action.shape]: here the actions themselves. Local."""
+        return action
 
     @abstractmethod
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:

@@ -130,7 +130,7 @@ class Rollout:
             fields["initial_state"][0] = self._acting.state
         for t in range(self.unroll_length):
             acted = self._acting.act(fields["obs"][t], self._rng)
-            self.env.send(acted["action"])
+            self.env.send(self.algorithm.to_env(acted["action"]))
             for name in ("action", *(field.name for field in self.algorithm.extra_fields)):
                 fields[name][t] = acted[name]
             step = self.env.recv()

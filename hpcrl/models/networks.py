@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpcrl.config import ConfigError, ModelConfig
 from hpcrl.data.specs import EnvSpec
+from hpcrl.models.action_distributions import action_distribution
 from hpcrl.models.recurrent import CELLS, Memory, Recurrent
 
 SMALLEST_IMAGE = 36
@@ -26,8 +27,8 @@ class ActorCritic(nn.Module):
     Orthogonal weights (gain sqrt 2 in the torso, 0.01 for the policy head, 1 for the value head); biases 0.
 
     Attributes:
+        distribution: what the policy's outputs mean.
         state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
-        log_std: float32 [action dims], log standard deviation of Gaussian actions; None for discrete ones.
     """
 
     def __init__(self, env: EnvSpec, model: ModelConfig, seed: int) -> None:
@@ -37,6 +38,7 @@ class ActorCritic(nn.Module):
         """
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
+        self.distribution = action_distribution(env.action, model)
         self.torso, width = _torso(env, model, generator)
         self.value_torso = None if model.shared_torso else _torso(env, model, generator)[0]
         self.cell = _cell(width, model, generator)
@@ -45,28 +47,25 @@ class ActorCritic(nn.Module):
         self.state_size = sum(sizes)
         self._policy_part, self._value_part = range(sizes[0]), range(sizes[0], self.state_size)
         width = width if self.cell is None else self.cell.size
-        self.policy_head = _linear(width, env.action.size, POLICY_GAIN, generator)
+        self.policy_head = _linear(width, self.distribution.num_outputs, POLICY_GAIN, generator)
         self.value_head = _linear(width, 1, VALUE_GAIN, generator)
-        self.log_std: nn.Parameter | None = None
-        if env.action.kind == "continuous":
-            self.log_std = nn.Parameter(torch.full((env.action.size,), model.initial_log_std))
 
     def forward(self, obs: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
-        """Policy parameters and values.
+        """Policy outputs and values.
 
         Args:
             obs: [N, *shape] in the environment's dtype; N may be 0.
             memory: for a recurrent network: obs are those of its sequences, time-major.
 
         Returns:
-            float32 [N, action.size], logits (discrete) or means (continuous), and float32 [N], values.
+            float32 [N, distribution.num_outputs], and float32 [N], values.
         """
         features = self._policy_features(obs, memory)
         value_features = features if self.value_torso is None else self._value_features(obs, memory)
         return self.policy_head(features), self.value_head(value_features).squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """Only the policy parameters of `forward`, all that acting needs.
+        """Only the policy outputs of `forward`, all that acting needs.
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """

@@ -40,6 +40,7 @@ class Collector:
         config = session.config
         self.envs = share(config.env.num_envs, config.num_acting_ranks, placement.role_rank)
         self._actor = placement.role_rank
+        self._algorithm = algorithm
         self._extra = [field.name for field in algorithm.extra_fields]
         self._rng = session.rng(placement, "actions")
         self._timers = timers
@@ -122,8 +123,9 @@ class Collector:
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
         chosen = group.acting.act(fields["obs"][t, group.columns], self._rng)
+        action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
-        group.env.send(chosen["action"])
+        group.env.send(action)
         group.under_way = True
         sent = perf_counter()
         fields["action"][t, group.columns] = chosen["action"]

@@ -37,7 +37,7 @@ def evaluate(
         if session.control.stop_requested:
             raise EvaluationInterrupted
         acting.restart(begins)
-        return acting.act(obs, rng, greedy=evaluation.greedy)["action"]
+        return algorithm.to_env(acting.act(obs, rng, greedy=evaluation.greedy)["action"])
 
     try:
         episodes = run_episodes(env, act, evaluation.max_episode_steps)
