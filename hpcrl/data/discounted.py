@@ -17,8 +17,9 @@ class DiscountedReturns:
         carried: float32 [B], what goes over into the next env_step; 0 after an end.
     """
 
-    def __init__(self, num_envs: int, gamma: float) -> None:
-        self.carried: Floats = np.zeros(num_envs, np.float32)
+    def __init__(self, num_envs: int, gamma: float, carried: Floats | None = None) -> None:
+        """`carried`: to go on from; None: every slot is at the start of an episode."""
+        self.carried: Floats = np.zeros(num_envs, np.float32) if carried is None else carried
         self._gamma = gamma
 
     def step(self, reward: Floats, ended: npt.NDArray[Any]) -> Floats:

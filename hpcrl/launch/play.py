@@ -189,10 +189,10 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    extra_fields = algorithm.extra_fields
+    stored_fields = algorithm.stored_fields
     if config.algorithm.normalize_returns:
-        extra_fields += (DISCOUNTED_RETURN,)
-    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, extra_fields)
+        stored_fields += (DISCOUNTED_RETURN,)
+    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, stored_fields)
     return env, layout, algorithm.parameters.size
 
 

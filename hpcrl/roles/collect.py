@@ -10,21 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms import Algorithm
+from hpcrl.algorithms import Acting, Algorithm
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
 from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env
-from hpcrl.roles.env_state import (
-    env_state,
-    env_values,
-    load_env_state,
-    restart_seed,
-    restore_actions,
-    saved_envs,
-)
+from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
@@ -35,6 +28,7 @@ class _Group:
     env: VectorEnv
     columns: slice
     obs: npt.NDArray[Any]
+    acting: Acting
     returns: DiscountedReturns | None
     """Only where the learners normalize by them."""
     under_way: bool = False
@@ -60,7 +54,13 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            self._groups.append(self._begin(session, placement, indices, slice(columns.start, columns.stop)))
+            env, rows = self._begin(session, placement, indices)
+            acting = Acting(algorithm, len(indices), rows.policy_state)
+            returns = None
+            if config.algorithm.normalize_returns:
+                returns = DiscountedReturns(len(indices), config.algorithm.gamma, rows.discounted_return)
+            place = slice(columns.start, columns.stop)
+            self._groups.append(_Group(env, place, rows.obs, acting, returns))
         restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
@@ -72,6 +72,8 @@ class Collector:
         unroll_length = len(fields["reward"])
         for group in self._groups:
             fields["obs"][0, group.columns] = group.obs
+            if group.acting.state is not None:
+                fields["initial_state"][0, group.columns] = group.acting.state
         for t in range(unroll_length):
             for group in self._groups:
                 if t > 0:
@@ -90,6 +92,7 @@ class Collector:
             if group.under_way:
                 step = group.env.recv()
                 group.obs = step.obs.copy()
+                group.acting.restart(~step.valid)
                 if group.returns is not None:
                     group.returns.step(step.reward, step.terminated | step.truncated)
                 group.under_way = False
@@ -97,7 +100,10 @@ class Collector:
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
-        groups = [(group.obs, env_state(group.env, group.returns)) for group in self._groups]
+        groups = []
+        for group in self._groups:
+            returns = None if group.returns is None else group.returns.carried
+            groups.append(EnvRows(group.obs, env_state(group.env), group.acting.state, returns))
         return {
             "actions": {"state": generator_rows([self._rng])},
             "envs": env_values(self.envs.start, groups),
@@ -109,29 +115,28 @@ class Collector:
         for group in self._groups:
             group.env.close()
 
-    def _begin(self, session: Session, placement: Placement, indices: range, columns: slice) -> _Group:
-        """Environments as they were saved, or in the first observation of an episode."""
+    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, EnvRows]:
+        """Environments as they were saved, with what goes on with them, or at the start of an episode."""
         config, saved = session.config, session.cuts.saved
-        gamma = config.algorithm.gamma
-        returns = DiscountedReturns(len(indices), gamma) if config.algorithm.normalize_returns else None
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return _Group(env, columns, env.reset().copy(), returns)
+            return env, EnvRows(env.reset().copy(), {})
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
         if found is not None and isinstance(env, Resumable):
-            load_env_state(env, returns, found[1])
-            return _Group(env, columns, found[0], returns)
+            env.load_state(found.state)
+            return env, found
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return _Group(env, columns, env.reset().copy(), returns)
+        return env, EnvRows(env.reset().copy(), {})
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
-        chosen = self._algorithm.act(fields["obs"][t, group.columns], self._rng)
+        chosen = group.acting.act(fields["obs"][t, group.columns], self._rng)
+        action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
-        group.env.send(chosen["action"])
+        group.env.send(action)
         group.under_way = True
         sent = perf_counter()
         fields["action"][t, group.columns] = chosen["action"]
@@ -144,6 +149,7 @@ class Collector:
     def _receive(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int, version: int) -> None:
         start = perf_counter()
         step = group.env.recv()
+        group.acting.restart(~step.valid)
         group.under_way = False
         self._work()
         received = perf_counter()

@@ -40,7 +40,7 @@ DROPPED = [
     ("bandit", "envs", "state/_generators"),
     *[("normalized", "algorithm", name) for name in ("obs_count", "obs_mean", "obs_squares")],
     ("normalized", "algorithm", "discounted_return_squares"),
-    ("normalized", "envs", "state/running_discounted_return"),
+    ("normalized", "envs", "discounted_return"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from hpcrl.roles.env_state import env_values, saved_envs
+from hpcrl.roles.env_state import EnvRows, env_values, saved_envs
 from hpcrl.storage.checkpoint import Saved, complete, newest, write_part
 
 
@@ -12,7 +12,8 @@ def save(path, acting_ranks, envs_of):
     hashes = {}
     for actor, envs in envs_of.items():
         state = {"number": np.array(envs, np.int64)}
-        values = env_values(envs[0], [(np.array(envs, np.float32), state)])
+        number = np.array(envs, np.float32)
+        values = env_values(envs[0], [EnvRows(number, state, number[:, None], number)])
         hashes[f"actor-{actor}"] = write_part(path, 7, f"actor-{actor}", {"envs": values})
     complete(path, 7, hashes, meta={"acting_ranks": acting_ranks})
     return newest(path)
@@ -28,7 +29,10 @@ def saved(tmp_path):
 def test_environments_are_found_by_their_number(saved: Saved, indices):
     found = saved_envs(saved, "actor", 6, indices)
     assert found is not None
-    np.testing.assert_array_equal(found[1]["number"], indices)
+    np.testing.assert_array_equal(found.state["number"], indices)
+    assert found.policy_state is not None
+    np.testing.assert_array_equal(found.policy_state[:, 0], indices)
+    np.testing.assert_array_equal(found.discounted_return, indices)
 
 
 @pytest.mark.parametrize("indices", [range(2), range(1, 3), range(6)])
