@@ -16,9 +16,9 @@ from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
 from hpcrl.algorithms.gradient import FlatAdam, check_state, last_backward, open_gradient, reduce_gradient
-from hpcrl.algorithms.normalizers import RETURN_EPSILON, FieldMoments
+from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
-from hpcrl.data.specs import DISCOUNTED_RETURN, EnvSpec, Field
+from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
@@ -46,11 +46,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
         """observations that may go through the network at once"""
-        self.model = model
-        self.obs_moments = (
-            FieldMoments("obs", env.observation.shape) if model.normalize_observations else None
-        )
-        self.return_moments = FieldMoments(DISCOUNTED_RETURN.name, ()) if config.normalize_returns else None
+        self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
 
     def initial_state(self, num_envs: int) -> State | None:
@@ -134,10 +130,8 @@ class ActorCriticAlgorithm(Algorithm):
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
         """Rewards [T, C], 0 where not valid: clipped, times reward_scale, or as normalize_returns says."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
-        if self.return_moments is not None:
-            limit = self.config.normalized_reward_clip
-            reward = reward * self.return_moments.moments.inverse_std(RETURN_EPSILON).item()
-            return reward.clamp(-limit, limit) + 0 * reward  # what is not finite stays visible
+        if self.config.normalize_returns:
+            return self.normalizers.scale_reward(reward)
         clip, scale = self.config.reward_clip, self.config.reward_scale
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
@@ -155,12 +149,8 @@ class ActorCriticAlgorithm(Algorithm):
         )
 
     def observe(self, batch: Batch, reducer: Reducer) -> None:
-        """As Algorithm.observe: the moments of observations, which go into the parameters, and of returns."""
-        if self.obs_moments is not None and self.network.normalizer is not None:
-            self.obs_moments.count(batch.fields, reducer)
-            self.network.normalizer.set(self.obs_moments.moments, self.model.observation_epsilon)
-        if self.return_moments is not None:
-            self.return_moments.count(batch.fields, reducer)
+        """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
+        self.normalizers.count(batch.fields, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -195,8 +185,7 @@ class ActorCriticAlgorithm(Algorithm):
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Parameters, Adam's moments and its count of steps, and running moments, as copies."""
-        counted = (one.state() for one in (self.obs_moments, self.return_moments) if one is not None)
-        return self.optimizer.state() | {name: value for state in counted for name, value in state.items()}
+        return self.optimizer.state() | self.normalizers.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit.
@@ -205,9 +194,7 @@ class ActorCriticAlgorithm(Algorithm):
         """
         check_state(self.state(), state)
         self.optimizer.load_state(state)
-        for moments in (self.obs_moments, self.return_moments):
-            if moments is not None:
-                moments.load_state(state)
+        self.normalizers.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
