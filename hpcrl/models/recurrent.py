@@ -82,11 +82,12 @@ class Recurrent(nn.Module):
         """
         num = len(memory.state)
         length = len(features) // num if num else len(memory.begins)
-        inputs = functional.linear(features, self.weight_ih, self.bias_ih).view(length, num, -1).unbind()
+        inputs = functional.linear(features, self.weight_ih, self.bias_ih)
+        inputs = inputs.view(length, num, self.num_gates * self.size)
         begins = memory.begins[:length]
         parts: tuple[Tensor, ...] = memory.state.chunk(self.num_parts, 1)
         outputs = []
-        for now, rows, somewhere in zip(inputs, begins.unsqueeze(2), begins.any(1).tolist(), strict=True):
+        for now, rows, somewhere in zip(inputs.unbind(), begins.unsqueeze(2), begins.any(1).tolist(), strict=True):
             if somewhere:
                 parts = tuple(part.masked_fill(rows, 0.0) for part in parts)
             parts = self.advance(now, parts)
