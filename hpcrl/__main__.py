@@ -13,6 +13,7 @@ from hpcrl import __version__
 from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
+from hpcrl.launch import audit as auditing
 
 _RUN_HELP = """\
 RECIPE is path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file with a
@@ -100,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("run_dir", metavar="RUN")
     describe.add_argument("--json", action="store_true", help="as one JSON object")
     describe.set_defaults(command=_describe)
+
+    auditing.add_command(commands)
 
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)
