@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl import __version__
+from hpcrl.audit import arguments as auditing
 from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
-from hpcrl.launch import audit as auditing
 
 _RUN_HELP = """\
 RECIPE is path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file with a

@@ -1,7 +1,6 @@
 """Files: results, checkpoints, provenance."""
 
 from hpcrl.storage import checkpoint, provenance
-from hpcrl.storage.audit import Audit, audit
 from hpcrl.storage.rundir import RunDirectory, Status, check_free, read_status
 from hpcrl.storage.runlog import RunLog, attempt_files, link_attempts, read_table
 from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Column, Rows, Table
@@ -10,7 +9,6 @@ from hpcrl.storage.summary import describe, find_run, render
 __all__ = [
     "SCHEMA_VERSION",
     "TABLES",
-    "Audit",
     "Column",
     "Rows",
     "RunDirectory",
@@ -18,7 +16,6 @@ __all__ = [
     "Status",
     "Table",
     "attempt_files",
-    "audit",
     "check_free",
     "checkpoint",
     "describe",

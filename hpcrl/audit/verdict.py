@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.audit.checks import CHECKS, Counts, Evidence, Mask, max_lag, strays
 from hpcrl.config import ConfigError
-from hpcrl.storage.audit_checks import CHECKS, Counts, Evidence, Mask, max_lag, strays
 from hpcrl.storage.files import read_json
 from hpcrl.storage.raw_rows import row_checksums
+from hpcrl.storage.resume import differences
 from hpcrl.storage.runlog import AttemptHead, attempt_files, read_heads, read_table
 from hpcrl.storage.schema import Rows
 from hpcrl.storage.shares import actor_shares
@@ -148,8 +149,6 @@ def _last_complete(updates: Rows, raw: Rows) -> int:
 
 def _config(path: Path, heads: list[AttemptHead], notes: list[str]) -> Iterator[str]:
     """The last attempt's config is the run's; each has one."""
-    from hpcrl.storage.resume import differences
-
     folder = path.parent if path.name == "run.h5" else path
     alone = path.is_file() and path.name != "run.h5"
     if alone:
