@@ -143,6 +143,7 @@ def _parser() -> argparse.ArgumentParser:
     scale.add_argument("--rounds", type=int, default=1, help="interleaved rounds; medians are reported")
     scale.add_argument("--json", action="store_true", help="as one JSON object")
     scale.set_defaults(command=_bench_scale)
+    benching.add_solve(kinds, _add_recipe, _bench_solve)
     benching.add_rank_benches(kinds, _bench)
     return parser
 
@@ -278,6 +279,20 @@ def _bench_scale(arguments: argparse.Namespace) -> int:
 
     config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
     return bench_scale_command(config, arguments.actors, rounds=arguments.rounds, as_json=arguments.json)
+
+
+def _bench_solve(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.command import bench_solve_command
+    from hpcrl.launch.recipes import load_config
+
+    return bench_solve_command(
+        load_config(arguments.recipe, arguments.overrides, arguments.ranks),
+        arguments.score,
+        arguments.training_seeds,
+        every=arguments.every,
+        reference_env_steps=arguments.reference_env_steps,
+        as_json=arguments.json,
+    )
 
 
 def _bench(arguments: argparse.Namespace) -> int:

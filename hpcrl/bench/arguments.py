@@ -1,4 +1,4 @@
-"""The command line of the benches that measure ranks: `hpcrl bench reduce` and its like."""
+"""The command line of `hpcrl bench solve`, and of the benches that measure ranks: `hpcrl bench reduce` and its like."""
 
 from __future__ import annotations
 
@@ -40,6 +40,32 @@ def add_rank_benches(kinds: Any, command: Callable[[argparse.Namespace], int]) -
             predicted.add_argument(
                 "--gbit", type=float, metavar="G", help="a node's link, Gbit/s; else measured"
             )
+
+
+def add_solve(
+    kinds: Any,
+    add_recipe: Callable[[argparse.ArgumentParser], None],
+    command: Callable[[argparse.Namespace], int],
+) -> None:
+    """Add `hpcrl bench solve`, which takes a recipe and which `command` does."""
+    solve = kinds.add_parser(
+        "solve", help="how long until a task is solved, beside a CleanRL-style reference"
+    )
+    add_recipe(solve)
+    solve.add_argument("--score", type=float, required=True, help="mean greedy return that counts as solved")
+    solve.add_argument(
+        "--training-seeds",
+        type=numbers,
+        default=(0, 1, 2),
+        metavar="0,1,2",
+        help="one run of each for every seed",
+    )
+    solve.add_argument("--every", type=int, default=5000, metavar="N", help="env_steps between two checks")
+    solve.add_argument(
+        "--reference-env-steps", type=int, default=500_000, metavar="N", help="budget of the reference"
+    )
+    solve.add_argument("--json", action="store_true", help="as one JSON object")
+    solve.set_defaults(command=command)
 
 
 def _sizes(text: str) -> tuple[int, ...]:

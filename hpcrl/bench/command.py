@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hpcrl.bench import scale
+from hpcrl.bench import solve as solving
 from hpcrl.bench.loop import bench_loop, render
 from hpcrl.config import RunConfig
 from hpcrl.storage.runlog import read_table
@@ -35,6 +36,24 @@ def bench_scale_command(config: RunConfig, actors: Sequence[int], *, rounds: int
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
         Console().print(scale.render(result))
+    return 0
+
+
+def bench_solve_command(
+    config: RunConfig,
+    score: float,
+    seeds: Sequence[int],
+    *,
+    every: int,
+    reference_env_steps: int,
+    as_json: bool,
+) -> int:
+    """Measure, print a table or one JSON object, return the exit code."""
+    result = solving.bench_solve(config, score, seeds, every=every, reference_env_steps=reference_env_steps)
+    if as_json:
+        sys.stdout.write(json.dumps(result, indent=2) + "\n")
+    else:
+        Console().print(solving.render(result))
     return 0
 
 
