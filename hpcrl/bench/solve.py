@@ -7,7 +7,7 @@ count as time. Both run in processes of their own on one core, the recipe as one
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -15,29 +15,30 @@ import numpy as np
 import torch
 from rich.table import Table
 
-from hpcrl.algorithms import Batch, LocalReducer
+from hpcrl.algorithms import Acting, Batch, LocalReducer
 from hpcrl.bench.ceilings import Rollout
 from hpcrl.bench.child import call
 from hpcrl.bench.machine import machine
 from hpcrl.bench.reference import Agent, run_reference
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.envs import Obs, make_vector_env, run_episodes
-from hpcrl.envs.base import Actions
+from hpcrl.envs.base import Actions, Bools
 from hpcrl.envs.from_envpool import registered_ids
 
 Solved = dict[str, Any]
+Act = Callable[[Obs, Bools], Actions]
 CONTESTANTS = {"hpcrl": "hpcrl.bench.solve:recipe_solves", "reference": "hpcrl.bench.solve:reference_solves"}
 
 
 def bench_solve(
-    config: RunConfig, score: float, seeds: Sequence[int], *, every: int, reference_env_steps: int
+    config: RunConfig, score: float, rounds: int, *, every: int, reference_env_steps: int
 ) -> dict[str, Any]:
-    """Solve with each seed in turn, the recipe and then the reference.
+    """Solve with `rounds` seeds in turn, from the recipe's own on, by the recipe and by the reference.
 
     Args:
         config: A synchronous run of one rank; its budget bounds the recipe's env_steps.
         score: Mean greedy return that counts as solved.
-        seeds: Of training; the evaluation's seed is the recipe's.
+        rounds: How many seeds.
         every: env_steps between two checks, rounded up to whole updates.
         reference_env_steps: Budget of the reference.
 
@@ -47,10 +48,10 @@ def bench_solve(
         the checks; `medians` by contestant; `ratios`, of the medians, None unless all were solved; `machine`.
 
     Raises:
-        ConfigError: no seeds, not one rank, or not one of EnvPool's environments.
+        ConfigError: no rounds, not one rank, or not one of EnvPool's environments.
     """
-    if not seeds:
-        raise ConfigError("no seeds: name at least one")
+    if rounds < 1:
+        raise ConfigError(f"rounds={rounds} measures nothing; use 1 or more, 3 or more for a median")
     if config.scheme != "synchronous" or config.world_size > 1:
         raise ConfigError(
             f"bench solve runs one rank that acts and learns, not scheme={config.scheme} on {config.world_size}; "
@@ -62,7 +63,7 @@ def bench_solve(
             "use env.engine=envpool and an env.id that it has"
         )
     rows = []
-    for seed in seeds:
+    for seed in range(config.seed, config.seed + rounds):
         for who, function in CONTESTANTS.items():
             values = {**config.to_dict(), "seed": seed}
             if who == "reference":
@@ -117,7 +118,7 @@ class Checks:
         """The first env_step is next."""
         self._began = perf_counter()
 
-    def solved(self, env_steps: int, act: Callable[[Obs], Actions], last: bool) -> bool:
+    def solved(self, env_steps: int, act: Act, last: bool) -> bool:
         """Check, if it is time to or this is the `last` call; whether the score was reached."""
         if env_steps < self._next and not last:
             return False
@@ -149,8 +150,14 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
     rollout, reducer = Rollout(run), LocalReducer()
     algorithm, rng = rollout.algorithm, np.random.default_rng(run.evaluation.seed)
 
-    def act(obs: Obs) -> Actions:
-        return algorithm.act(obs, rng, greedy=True)["action"]
+    def policy() -> Act:
+        acting = Acting(algorithm, run.evaluation.episodes)
+
+        def act(obs: Obs, begins: Bools) -> Actions:
+            acting.restart(begins)
+            return algorithm.to_env(acting.act(obs, rng, greedy=True)["action"])
+
+        return act
 
     env_steps = update = 0
     ended = False
@@ -163,7 +170,7 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
         update += 1
         env_steps += int(rollout.fields["valid"].sum())
         last = env_steps >= run.budget.env_steps
-        ended = checks.solved(env_steps, act, last) or last
+        ended = checks.solved(env_steps, policy(), last) or last
     return checks.result
 
 
@@ -176,7 +183,9 @@ def reference_solves(config: dict[str, Any], score: float, every: int, launched:
         if env_steps == 0:
             checks.begin()
             return False
-        return checks.solved(env_steps, agent.greedy, last=env_steps >= run.budget.env_steps)
+        return checks.solved(
+            env_steps, lambda obs, begins: agent.greedy(obs), last=env_steps >= run.budget.env_steps
+        )
 
     run_reference(run.env.id, run.budget.env_steps, run.seed, run.model.torso, watch=watch)
     return checks.result

@@ -52,7 +52,7 @@ def test_each_seed_is_solved_by_both(monkeypatch):
         return {key: value for key, value in row("", 1).items() if key not in ("who", "seed")}
 
     monkeypatch.setattr(solve, "call", call)
-    bench_solve(config(), 475, [3, 4], every=500, reference_env_steps=77)
+    bench_solve(config(seed=3), 475, 2, every=500, reference_env_steps=77)
     own, other = {"env_steps": 1000}, {"env_steps": 77}
     assert asked == [
         ("recipe_solves", 3, own),
@@ -63,17 +63,17 @@ def test_each_seed_is_solved_by_both(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("sections", "seeds", "names"),
+    ("sections", "rounds", "names"),
     [
-        ({"scheme": "pipeline", "algorithm": {"name": "impala"}}, [0], "scheme"),
-        ({"ranks": {"workers": 2}}, [0], "workers"),
-        ({"env": {"id": "chain", "engine": "toy"}}, [0], "EnvPool"),
-        ({}, [], "seeds"),
+        ({"scheme": "pipeline", "algorithm": {"name": "impala"}}, 1, "scheme"),
+        ({"ranks": {"workers": 2}}, 1, "workers"),
+        ({"env": {"id": "chain", "engine": "toy"}}, 1, "EnvPool"),
+        ({}, 0, "rounds"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(sections, seeds, names):
+def test_what_cannot_be_compared_is_refused(sections, rounds, names):
     with pytest.raises(ConfigError, match=names):
-        bench_solve(config(**sections), 475, seeds, every=500, reference_env_steps=77)
+        bench_solve(config(**sections), 475, rounds, every=500, reference_env_steps=77)
 
 
 @pytest.mark.parametrize("solves", [recipe_solves, reference_solves])
@@ -94,7 +94,7 @@ def test_a_check_costs_no_time(monkeypatch):
     now = 100.0
     monkeypatch.setattr(solve, "perf_counter", lambda: now)
 
-    def act(obs):
+    def act(obs, begins):
         nonlocal now
         now += 50.0
         return obs[:, 0].astype(int)
