@@ -19,6 +19,7 @@ __all__ = [
 BUILTIN = {
     "a2c": "hpcrl.algorithms.a2c:A2C",
     "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
+    "impact": "hpcrl.algorithms.impact:Impact",
     "impala": "hpcrl.algorithms.impala:Impala",
     "ppo": "hpcrl.algorithms.ppo:PPO",
 }

@@ -101,18 +101,26 @@ class FlatAdam:
         Raises ValueError naming a missing or misshaped entry; nothing has changed then.
         """
         for name, current in self.state().items():
-            if name not in state:
-                raise ValueError(f"state has no entry {name!r}; it has {', '.join(sorted(state)) or 'none'}")
-            given = np.asarray(state[name])
-            if given.shape != current.shape or given.dtype != current.dtype:
-                raise ValueError(
-                    f"state entry {name!r} has shape {given.shape} and dtype {given.dtype}; this network has "
-                    f"{current.shape} and {current.dtype}: was it saved with another model or env section?"
-                )
+            check_entry(state, name, current)
         self._parameters.load(np.asarray(state["parameters"]))
         for moment, name in ((self.exp_avg, "adam_exp_avg"), (self.exp_avg_sq, "adam_exp_avg_sq")):
             moment.copy_(torch.tensor(np.ascontiguousarray(state[name])))
         self.steps = int(state["adam_steps"])
+
+
+def check_entry(
+    state: Mapping[str, npt.NDArray[Any]], name: str, current: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """An entry that is to replace `current`. Raises ValueError, naming it, where there is none of that kind."""
+    if name not in state:
+        raise ValueError(f"state has no entry {name!r}; it has {', '.join(sorted(state)) or 'none'}")
+    given = np.asarray(state[name])
+    if given.shape != current.shape or given.dtype != current.dtype:
+        raise ValueError(
+            f"state entry {name!r} has shape {given.shape} and dtype {given.dtype}; this network has "
+            f"{current.shape} and {current.dtype}: was it saved with another model or env section?"
+        )
+    return given
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (a2c, decoupled_ppo, impala, ppo) or package.module:Class of an hpcrl.algorithms.Algorithm."""
+    """A built-in name (a2c, decoupled_ppo, impact, impala, ppo), or package.module:Class of an
+    hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
     batch_trajectories: int | None = Field(None, ge=1)
@@ -55,6 +56,11 @@ class AlgorithmConfig(Config):
     soonest: use less than 1 where rewards are large or episodes long."""
     max_nonfinite_updates: int = Field(3, ge=1)
     """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
+
+    @property
+    def buffer(self) -> tuple[int, int]:
+        """Batches that are kept in turn, and updates that each is trained on for."""
+        return 1, 1
 
 
 class ImpalaConfig(AlgorithmConfig):
@@ -127,9 +133,41 @@ class DecoupledPPOConfig(SurrogateConfig):
     none."""
 
 
+class ImpactConfig(SurrogateConfig):
+    """IMPACT (Luo et al. 2020), also known as APPO: PPO around a target network, on batches that are used again.
+
+    For data that are several updates old (lag.max_lag).
+    """
+
+    name: Literal["impact"] = "impact"
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Mixing parameter of the advantages; their trace is cut as V-trace does."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a batch in each of its updates."""
+    buffer_batches: int = Field(1, ge=1)
+    """N: batches in the circular buffer, each of which is trained on in turn."""
+    batch_uses: int = Field(2, ge=1)
+    """K: updates that each batch is trained on for. The last one is (K - 1) * N updates later than the first: so much
+    of lag.max_lag the reuse needs. budget.env_steps counts each env_step once."""
+    target_update_updates: int = Field(2, ge=1)
+    """The target network becomes the learned one every so many updates. N * K is usual."""
+    target_ratio_cap: float = Field(2.0, ge=1)
+    """rho: cap of the probability of an action when it acted over that under the target network."""
+    rho_bar: float = Field(1.0, gt=0)
+    """Cap of the target network's importance weight in the temporal difference, as in IMPALA."""
+    c_bar: float = Field(1.0, gt=0)
+    """Cap of the trace coefficient, as in IMPALA."""
+
+    @property
+    def buffer(self) -> tuple[int, int]:
+        """As AlgorithmConfig.buffer."""
+        return self.buffer_batches, self.batch_uses
+
+
 BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
     "a2c": A2CConfig,
     "decoupled_ppo": DecoupledPPOConfig,
+    "impact": ImpactConfig,
     "impala": ImpalaConfig,
     "ppo": PPOConfig,
 }

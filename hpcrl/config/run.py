@@ -37,7 +37,7 @@ class RunConfig(Config):
     """Root of every random stream of the run."""
     deterministic: bool = False
     """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
-    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1."""
+    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds)."""
     env: EnvConfig
     model: ModelConfig = ModelConfig()
     algorithm: SerializeAsAny[AlgorithmConfig]
@@ -76,6 +76,12 @@ class RunConfig(Config):
         """K: trajectories per update over all learners."""
         return self.algorithm.batch_trajectories or self.num_acting_ranks
 
+    @property
+    def max_lag_when_new(self) -> int:
+        """Largest lag of an env_step that is trained on for the first time: what its further uses leave of max_lag."""
+        batches, uses = self.algorithm.buffer
+        return self.lag.max_lag - (uses - 1) * batches
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         acting = self.num_acting_ranks
@@ -91,6 +97,7 @@ class RunConfig(Config):
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
         self._check_device()
+        self._check_reuse()
         if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
             key = "deterministic=true" if self.deterministic else "scheme=synchronous"
             raise ValueError(
@@ -105,6 +112,18 @@ class RunConfig(Config):
                 f"the {acting} ranks gives one trajectory per update; leave it null"
             )
         return self
+
+    def _check_reuse(self) -> None:
+        """The lag of the last use of a batch has to be within the bound, too."""
+        added = self.lag.max_lag - self.max_lag_when_new
+        if self.max_lag_when_new < 0:
+            batches, uses = self.algorithm.buffer
+            more = "" if self.scheme == "synchronous" else f", {added + 1} if actors are to work meanwhile"
+            raise ValueError(
+                f"lag.max_lag={self.lag.max_lag} is less than (algorithm.batch_uses={uses} - 1) x "
+                f"algorithm.buffer_batches={batches}: a batch is trained on {added} updates after it was new; use "
+                f"lag.max_lag={added} or more{more}"
+            )
 
     def _check_device(self) -> None:
         """What sums by torch.distributed, and gradients on a device, cannot do."""
@@ -126,23 +145,25 @@ class RunConfig(Config):
 
     def _check_pipeline(self) -> None:
         ranks, lag, batch = self.ranks, self.lag, self.batch_trajectories
+        added = lag.max_lag - self.max_lag_when_new
+        reused = f" more than the {added} updates that batches are reused for" if added else ""
         for key, count in (("ranks.actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
             if count < ranks.replay:
                 raise ValueError(
                     f"{key}={count} is less than ranks.replay={ranks.replay}: a replay rank would have nothing "
                     f"to hold; use ranks.replay <= {count}"
                 )
-        if self.deterministic and lag.max_lag > 1:
+        if self.deterministic and self.max_lag_when_new > 1:
             raise ValueError(
-                f"deterministic=true needs lag.max_lag of 0 or 1, not {lag.max_lag}: only then is the parameter "
-                "version of every trajectory fixed in advance"
+                f"deterministic=true needs lag.max_lag of 0 or 1{reused}, not {lag.max_lag}: only then is the "
+                "parameter version of every trajectory fixed in advance"
             )
         if self.deterministic and lag.overdue == "drop":
             raise ValueError("deterministic=true needs lag.overdue=wait: what is dropped depends on timing")
-        if lag.max_lag < lag.publish_every_updates - 1:
+        if self.max_lag_when_new < lag.publish_every_updates - 1:
             raise ValueError(
                 f"lag.max_lag={lag.max_lag} is less than lag.publish_every_updates - 1 = "
-                f"{lag.publish_every_updates - 1}: the actors would wait for ever; raise max_lag"
+                f"{lag.publish_every_updates - 1}{reused}: the actors would wait for ever; raise max_lag"
             )
         if self.deterministic and lag.publish_every_updates > 1:
             raise ValueError("deterministic=true needs lag.publish_every_updates=1")

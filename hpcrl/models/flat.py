@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -55,6 +56,16 @@ class FlatParameters:
         self._numpy = memory.numpy() if memory.device.type == "cpu" else None
         for parameter, part in zip(self._parameters, self.ranges, strict=True):
             parameter.data = memory[part.start : part.stop].view(parameter.shape)
+
+    @contextmanager
+    def using(self, memory: Tensor) -> Iterator[None]:
+        """Within the block the module has the parameters in `memory`, float32 [size]; afterwards its own again."""
+        own = self.vector
+        self.use_vector(memory)
+        try:
+            yield
+        finally:
+            self.use_vector(own)
 
     def bind(self, vector: npt.NDArray[np.float32]) -> None:
         """Use float32 `vector` [size] as the parameters from here on, where it lies: no copy, the values are its own.

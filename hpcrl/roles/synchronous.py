@@ -18,7 +18,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     learning = Learning(session, placement, algorithm, timers)
     collector = Collector(session, placement, algorithm, timers)
     layout = TrajectoryLayout(session.trajectory_spec)
-    slot = layout.allocate(1)[0]
+    slots = layout.allocate(learning.reuse.batches)
     columns = session.trajectory_spec.num_envs
 
     def keep_records_moving() -> bool:
@@ -30,16 +30,22 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     while not learning.vote():
         if learning.cut_here:
             learning.cut(collector.components())
+            if learning.stopping:
+                break
         learning.poll()
-        trajectory = layout.begin(
-            slot,
-            attempt=session.world.attempt,
-            version=learning.updates,
-            actor=placement.role_rank,
-            grant=learning.updates,
-            envs=collector.envs,
-        )
-        collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
+        slot = slots[learning.reuse.place(learning.updates)]
+        if learning.reuse.is_new(learning.updates):
+            trajectory = layout.begin(
+                slot,
+                attempt=session.world.attempt,
+                version=learning.updates,
+                actor=placement.role_rank,
+                grant=learning.updates,
+                envs=collector.envs,
+            )
+            collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
+        else:
+            trajectory = layout.view(slot)
         offset = placement.role_rank * columns
         learning.update([trajectory], offset, config.ranks.workers * columns)
         yield True

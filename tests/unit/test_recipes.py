@@ -34,6 +34,7 @@ def test_the_recipes_are_these():
     assert list(recipes()) == [
         "cartpole.py:a2c",
         "cartpole.py:decoupled_ppo",
+        "cartpole.py:impact",
         "cartpole.py:impala",
         "cartpole.py:ppo",
         "halfcheetah.py:ppo",

@@ -15,6 +15,7 @@ from hpcrl.config import (
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
+    ImpactConfig,
     ImpalaConfig,
     LagConfig,
     LogConfig,
@@ -73,6 +74,22 @@ SECTIONS = [
         normalize_advantages=False,
         target_kl=0.02,
         behavior_weight_cap=2.0,
+    ),
+    ImpactConfig(
+        **OF_ALL,
+        clip_epsilon=0.3,
+        value_clip=0.4,
+        dual_clip=3.0,
+        epochs=2,
+        num_minibatches=2,
+        normalize_advantages=False,
+        target_kl=0.02,
+        buffer_batches=2,
+        batch_uses=3,
+        target_update_updates=5,
+        target_ratio_cap=1.5,
+        rho_bar=2.0,
+        c_bar=0.5,
     ),
     ImpalaConfig(
         unroll_length=20,
@@ -168,7 +185,7 @@ SECTIONS = [
     ),
 ]
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)

@@ -65,6 +65,22 @@ CONTRADICTIONS = {
         {"scheme": "synchronous", "faults": {"actor_death": "continue"}},
         ["faults.actor_death=continue", "scheme=synchronous", "faults.actor_death=end"],
     ),
+    "reuse beyond the lag": (
+        {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 3}, "lag": {"max_lag": 3}},
+        ["lag.max_lag=3", "batch_uses=3", "buffer_batches=2", "lag.max_lag=4 or more, 5 if actors"],
+    ),
+    "reuse beyond the lag in step": (
+        {"scheme": "synchronous", "algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 1}},
+        ["lag.max_lag=1", "batch_uses=3", "use lag.max_lag=2 or more"],
+    ),
+    "deterministic and loose with reuse": (
+        {"deterministic": True, "algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 4}},
+        ["lag.max_lag of 0 or 1 more than the 2 updates", "not 4"],
+    ),
+    "published too rarely with reuse": (
+        {"algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 2, "publish_every_updates": 2}},
+        ["lag.max_lag=2", "publish_every_updates - 1 = 1 more than the 2 updates"],
+    ),
     "published too rarely": (
         {"lag": {"max_lag": 1, "publish_every_updates": 3}},
         ["lag.max_lag=1", "lag.publish_every_updates", "2"],

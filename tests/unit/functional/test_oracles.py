@@ -15,7 +15,7 @@ from torch import Tensor
 from hpcrl.functional import distributions, losses, returns
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5}
+CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 7}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -100,6 +100,17 @@ def check_oracle_decoupled(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
 
 
+def check_oracle_impact(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    worker, target, advantage = (double(inputs[name]) for name in ("logp_worker", "logp_target", "adv"))
+    new = double(inputs["logp_new"])
+    log_ratio = new - losses.clipped_target_log_prob(target, worker, inputs["rho"])
+    loss = losses.clipped_surrogate_loss(log_ratio, advantage, inputs["eps"])
+    close("offpolicy_ppo", log_ratio.exp(), expected["ratio"])
+    close("offpolicy_ppo", -loss, expected["objective"])
+    close("offpolicy_ppo", loss.mean().item(), expected["loss"])
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -165,5 +176,5 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
-def test_oracle_decoupled(case: dict[str, Any]) -> None:
-    check_oracle_decoupled(case)
+def test_oracle_off_policy_ppo(case: dict[str, Any]) -> None:
+    {"decoupled": check_oracle_decoupled, "impact": check_oracle_impact}[case["kind"]](case)
