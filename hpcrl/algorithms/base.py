@@ -156,6 +156,15 @@ class Algorithm(ABC):
         Collective over the learners, through `reducer`. `progress` in [0, 1] is the share of the budget used.
         """
 
+    @property
+    def gradient_fields(self) -> tuple[Field, ...]:
+        """What `gradient` returns, where actors send that (`AlgorithmConfig.sends_gradients`)."""
+        raise NotImplementedError(f"{type(self).__name__} computes no gradients on actors")
+
+    def gradient(self, fields: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+        """The gradient of one trajectory [T, B], as the arrays [*shape] that `update` gets [1, C, *shape] of. Local."""
+        raise NotImplementedError(f"{type(self).__name__} computes no gradients on actors")
+
     def move(self, device: torch.device) -> None:
         """Keep everything learned on `device` and compute there from here on; batches are there, obs of `act` are not.
 

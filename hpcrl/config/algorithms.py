@@ -28,7 +28,7 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (a2c, decoupled_ppo, impact, impala, ppo), or package.module:Class of an
+    """A built-in name (a2c, a3c, decoupled_ppo, impact, impala, ppo), or package.module:Class of an
     hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
@@ -62,6 +62,11 @@ class AlgorithmConfig(Config):
         """Batches that are kept in turn, and updates that each is trained on for."""
         return 1, 1
 
+    @property
+    def sends_gradients(self) -> bool:
+        """Actors compute gradients of their trajectories and send those; False: they send the trajectories."""
+        return False
+
 
 class ImpalaConfig(AlgorithmConfig):
     """IMPALA: off-policy actor-critic corrected by V-trace (Espeholt et al. 2018)."""
@@ -77,12 +82,32 @@ class ImpalaConfig(AlgorithmConfig):
     """Mixing of the trace: less is lower variance and more bias."""
 
 
-class A2CConfig(AlgorithmConfig):
+class PlainGradientConfig(AlgorithmConfig):
+    """What A2C and A3C have: plain policy gradients, with GAE (Schulman et al. 2016)."""
+
+    gae_lambda: float = Field(1.0, ge=0, le=1)
+    """Mixing parameter of generalized advantage estimation; 1 is the n-step return of Mnih et al. 2016."""
+
+
+class A2CConfig(PlainGradientConfig):
     """A2C: one plain policy gradient per batch (Mnih et al. 2016, in step)."""
 
     name: Literal["a2c"] = "a2c"
-    gae_lambda: float = Field(1.0, ge=0, le=1)
-    """Mixing parameter of generalized advantage estimation; 1 is the paper's n-step return."""
+
+
+class A3CConfig(PlainGradientConfig):
+    """A3C (Mnih et al. 2016): actors send gradients, each of which one learner applies as soon as it comes.
+
+    Each is an update of its own. lag.max_lag bounds how many others may come between: with less than ranks.actors - 1
+    some actors always wait.
+    """
+
+    name: Literal["a3c"] = "a3c"
+
+    @property
+    def sends_gradients(self) -> bool:
+        """As AlgorithmConfig.sends_gradients."""
+        return True
 
 
 class SurrogateConfig(AlgorithmConfig):
@@ -166,6 +191,7 @@ class ImpactConfig(SurrogateConfig):
 
 BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
     "a2c": A2CConfig,
+    "a3c": A3CConfig,
     "decoupled_ppo": DecoupledPPOConfig,
     "impact": ImpactConfig,
     "impala": ImpalaConfig,

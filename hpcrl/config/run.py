@@ -73,8 +73,12 @@ class RunConfig(Config):
 
     @property
     def batch_trajectories(self) -> int:
-        """K: trajectories per update over all learners."""
-        return self.algorithm.batch_trajectories or self.num_acting_ranks
+        """K: trajectories per update over all learners; where actors send gradients, one of those."""
+        return (
+            1
+            if self.algorithm.sends_gradients
+            else self.algorithm.batch_trajectories or self.num_acting_ranks
+        )
 
     @property
     def max_lag_when_new(self) -> int:
@@ -97,6 +101,7 @@ class RunConfig(Config):
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
         self._check_device()
+        self._check_gradients()
         self._check_reuse()
         if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
             key = "deterministic=true" if self.deterministic else "scheme=synchronous"
@@ -112,6 +117,26 @@ class RunConfig(Config):
                 f"the {acting} ranks gives one trajectory per update; leave it null"
             )
         return self
+
+    def _check_gradients(self) -> None:
+        """Where actors send gradients, one learner applies them one by one."""
+        algorithm = self.algorithm
+        if not algorithm.sends_gradients:
+            return
+        if self.scheme == "synchronous":
+            raise ValueError(
+                f"algorithm.name={algorithm.name} sends gradients to a learner that waits for nobody, which scheme="
+                "synchronous does not have; use scheme=pipeline (in step it is algorithm.name=a2c)"
+            )
+        for key, count in (
+            ("ranks.learners", self.ranks.learners),
+            ("algorithm.batch_trajectories", algorithm.batch_trajectories),
+        ):
+            if count not in (None, 1):
+                raise ValueError(
+                    f"{key}={count}: with algorithm.name={algorithm.name} one learner applies every gradient as it "
+                    f"comes; use {key}=1"
+                )
 
     def _check_reuse(self) -> None:
         """The lag of the last use of a batch has to be within the bound, too."""

@@ -25,9 +25,15 @@ def parts_of(trajectories: Sequence[Trajectory], spec: TrajectorySpec) -> dict[s
     }
 
 
+def slots_of(fields: Fields) -> int:
+    """env_steps of a batch, whether valid or not; of gradients, those behind them. Pure."""
+    return int(fields["slots"].sum()) if "slots" in fields else fields["valid"].size
+
+
 def lag_histogram(updates: int, fields: Fields, max_lag: int) -> npt.NDArray[np.int64]:
     """Valid env_steps by lag 0..max_lag. Raises RuntimeError when the lag contract was broken. Pure."""
     lag = updates - fields["parameter_version"][fields["valid"]]
     if lag.size and (lag.min() < 0 or lag.max() > max_lag):
         raise RuntimeError(f"lag {lag.min()}..{lag.max()} outside 0..lag.max_lag={max_lag}")
-    return np.bincount(lag, minlength=max_lag + 1)
+    weights = fields["env_steps"][fields["valid"]] if "env_steps" in fields else None  # a gradient is of many
+    return np.bincount(lag, weights, minlength=max_lag + 1).astype(np.int64)

@@ -19,7 +19,7 @@ from hpcrl.config import ExitCode
 from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.batch import Fields, lag_histogram, parts_of
+from hpcrl.roles.batch import Fields, lag_histogram, parts_of, slots_of
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
@@ -197,8 +197,7 @@ class Learning:
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
         histogram = lag_histogram(self.updates, fields, session.config.lag.max_lag)
-        slots = fields["valid"].size
-        totals = np.array([*histogram, slots], np.float64)
+        totals = np.array([*histogram, slots_of(fields)], np.float64)
         self._reducer.sum_array(totals)
         valid = float(totals[:-1].sum())
         use = self.reuse.use(self.updates)

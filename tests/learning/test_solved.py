@@ -25,7 +25,7 @@ def test_ppo(tmp_path, ranks):
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("recipe", ["a2c", "decoupled_ppo", "impact"])
+@pytest.mark.parametrize("recipe", ["a2c", "a3c", "decoupled_ppo", "impact"])
 def test_other_algorithms(tmp_path, recipe, seed):
     ended = run(tmp_path, f"seed={seed}", recipe=f"{CARTPOLE}:{recipe}", timeout_s=900)
     assert final_return(ended) >= SOLVED

@@ -33,6 +33,7 @@ def recipes():
 def test_the_recipes_are_these():
     assert list(recipes()) == [
         "cartpole.py:a2c",
+        "cartpole.py:a3c",
         "cartpole.py:decoupled_ppo",
         "cartpole.py:impact",
         "cartpole.py:impala",

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from hpcrl.config import (
     A2CConfig,
+    A3CConfig,
     AlgorithmConfig,
     BudgetConfig,
     CheckpointConfig,
@@ -20,6 +21,7 @@ from hpcrl.config import (
     LagConfig,
     LogConfig,
     ModelConfig,
+    PlainGradientConfig,
     PPOConfig,
     RanksConfig,
     ReductionConfig,
@@ -64,6 +66,7 @@ SECTIONS = [
         initial_log_std=-0.5,
     ),
     A2CConfig(**OF_ALL),
+    A3CConfig(**OF_ALL | {"batch_trajectories": 1}),
     DecoupledPPOConfig(
         **OF_ALL,
         clip_epsilon=0.3,
@@ -185,7 +188,7 @@ SECTIONS = [
     ),
 ]
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -224,7 +227,7 @@ def all_sections():
 
 
 def test_the_sections_are_all_tested():
-    assert {*BY_TYPE, AlgorithmConfig, SurrogateConfig, RunConfig} == set(all_sections())
+    assert {*BY_TYPE, AlgorithmConfig, PlainGradientConfig, SurrogateConfig, RunConfig} == set(all_sections())
 
 
 @pytest.mark.parametrize("section", all_sections(), ids=lambda section: section.__name__)
@@ -240,6 +243,7 @@ def test_every_field_has_a_docstring(section):
 
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
+    few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
     run = RunConfig(
         name="All.of_it-1",
         scheme="pipeline",
@@ -247,7 +251,7 @@ def test_a_whole_run_round_trips(algorithm):
         env=BY_TYPE[EnvConfig],
         model=BY_TYPE[ModelConfig],
         algorithm=algorithm,
-        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"}),
+        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
         lag=BY_TYPE[LagConfig],
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],

@@ -65,6 +65,22 @@ CONTRADICTIONS = {
         {"scheme": "synchronous", "faults": {"actor_death": "continue"}},
         ["faults.actor_death=continue", "scheme=synchronous", "faults.actor_death=end"],
     ),
+    "gradients in step": (
+        {"scheme": "synchronous", "algorithm": {"name": "a3c"}},
+        ["algorithm.name=a3c", "scheme=pipeline", "algorithm.name=a2c"],
+    ),
+    "gradients to two learners": (
+        {"algorithm": {"name": "a3c"}, "ranks": {"learners": 2}},
+        ["ranks.learners=2", "algorithm.name=a3c", "ranks.learners=1"],
+    ),
+    "several gradients at once": (
+        {"algorithm": {"name": "a3c", "batch_trajectories": 2}},
+        ["algorithm.batch_trajectories=2", "algorithm.name=a3c", "batch_trajectories=1"],
+    ),
+    "gradients by two replay ranks": (
+        {"algorithm": {"name": "a3c"}, "ranks": {"actors": 2, "replay": 2}},
+        ["algorithm.batch_trajectories=1", "ranks.replay=2"],
+    ),
     "reuse beyond the lag": (
         {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 3}, "lag": {"max_lag": 3}},
         ["lag.max_lag=3", "batch_uses=3", "buffer_batches=2", "lag.max_lag=4 or more, 5 if actors"],
