@@ -10,6 +10,7 @@ from torch import Tensor
 from hpcrl.algorithms.ppo import PPO, Center
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
+from hpcrl.models.recurrent import Memory
 
 
 class DecoupledPPO(PPO):
@@ -21,8 +22,8 @@ class DecoupledPPO(PPO):
     Config: ClassVar[type[AlgorithmConfig]] = DecoupledPPOConfig
     config: DecoupledPPOConfig
 
-    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> Center:
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
         """As PPO.center: around the policy as it is now, with its capped importance weights."""
-        proximal_log_prob = self.log_probs(obs, action)
+        proximal_log_prob = self.log_probs(obs, action, memory)
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
         return Center(proximal_log_prob, weight, torch.zeros_like(weight))

@@ -17,6 +17,7 @@ from hpcrl.config import AlgorithmConfig, ImpactConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec
 from hpcrl.functional.losses import clipped_target_log_prob
 from hpcrl.functional.returns import Gae, vtrace
+from hpcrl.models.recurrent import Memory
 
 
 class Impact(PPO):
@@ -42,9 +43,9 @@ class Impact(PPO):
             self.target = self.parameters.vector.clone()
         return super().update(batch, reducer, progress)
 
-    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> Center:
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
         """As PPO.center, with the target network: around its probabilities, or those when it acted over the cap."""
-        target = self.log_probs(obs, action)
+        target = self.log_probs(obs, action, memory)
         around = clipped_target_log_prob(target, behavior_log_prob, self.config.target_ratio_cap)
         return Center(around, torch.ones_like(around), target - behavior_log_prob)
 

@@ -20,6 +20,11 @@ class ModelConfig(Config):
     """tanh is the usual choice for small vectors, relu for images."""
     shared_torso: bool = True
     """One torso for policy and value: half the work. Separate torsos often learn control tasks more steadily."""
+    recurrent: Literal["none", "gru", "lstm"] = "none"
+    """Cell between the hidden layers and the heads: the policy remembers what it saw earlier in an episode. Every torso
+    has one of its own. Its state travels with each trajectory, and PPO's minibatches are whole columns of the batch."""
+    recurrent_size: PositiveInt = 64
+    """Width of the recurrent cell."""
     initial_log_std: float = 0.0
     """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
 

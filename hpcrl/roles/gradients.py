@@ -18,7 +18,7 @@ class Gradients:
         config = session.config
         columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
         spec = trajectory_spec(
-            session.env_spec, config.algorithm.unroll_length, columns, algorithm.extra_fields
+            session.env_spec, config.algorithm.unroll_length, columns, algorithm.stored_fields
         )
         self._layout = TrajectoryLayout(spec)
         self._memory = self._layout.allocate(1)[0]
