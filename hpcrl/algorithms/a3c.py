@@ -30,7 +30,7 @@ class A3C(A2C):
         """The gradient of the summed loss, and what Metrics holds."""
         metrics = Metrics(self.metric_names, torch.device("cpu"))
         return (
-            Field(name="gradient", dtype="float32", shape=(self.parameters.size,)),
+            Field(name="gradient", dtype="float32", shape=(self.parameters.gradient_size,)),
             Field(name="loss_sum", dtype="float64"),
             Field(name="metric_sums", dtype="float64", shape=tuple(metrics.sums.shape)),
             Field(name="variance_sums", dtype="float64", shape=tuple(metrics.variance_sums.shape)),

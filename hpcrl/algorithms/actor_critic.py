@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.gradient import FlatAdam, check_state, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
@@ -45,6 +46,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
         """observations that may go through the network at once"""
+        self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
 
     def initial_state(self, num_envs: int) -> State | None:
@@ -126,8 +128,10 @@ class ActorCriticAlgorithm(Algorithm):
             yield whole_columns(part, length, len(columns)), memory.columns(part)
 
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
+        """Rewards [T, C], 0 where not valid: clipped, times reward_scale, or as normalize_returns says."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
+        if self.config.normalize_returns:
+            return self.normalizers.scale_reward(reward)
         clip, scale = self.config.reward_clip, self.config.reward_scale
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
@@ -143,6 +147,10 @@ class ActorCriticAlgorithm(Algorithm):
             gamma=self.config.gamma,
             lambda_=lambda_,
         )
+
+    def observe(self, batch: Batch, reducer: Reducer) -> None:
+        """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
+        self.normalizers.count(batch.fields, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -176,12 +184,17 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, as copies."""
-        return self.optimizer.state()
+        """Parameters, Adam's moments and its count of steps, and running moments, as copies."""
+        return self.optimizer.state() | self.normalizers.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
+        """Restore `state` bit for bit.
+
+        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
+        """
+        check_state(self.state(), state)
         self.optimizer.load_state(state)
+        self.normalizers.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):

@@ -197,6 +197,13 @@ class Algorithm(ABC):
         """The gradient of one trajectory [T, B], as the arrays [*shape] that `update` gets [1, C, *shape] of. Local."""
         raise NotImplementedError(f"{type(self).__name__} computes no gradients on actors")
 
+    def observe(self, batch: Batch, reducer: Reducer) -> None:  # noqa: B027
+        """Count the batch into running moments, if there are any: what the next updates normalize by.
+
+        Collective over the learners. The role calls it after the `update` with this batch, if that was applied, and
+        never twice with the same trajectory: one that is trained on again has been counted already.
+        """
+
     def move(self, device: torch.device) -> None:
         """Keep everything learned on `device` and compute there from here on; batches are there, obs of `act` are not.
 
@@ -206,11 +213,14 @@ class Algorithm(ABC):
             raise NotImplementedError(f"{type(self).__name__} does not run on {device}")
 
     def vectors(self) -> list[Tensor]:
-        """What the optimizer changes, float32 [size] each, the memory itself; none where it cannot be shared."""
+        """What the optimizer changes, float32, the memory itself; the first is that of `parameters`.
+
+        None where it cannot be shared.
+        """
         return []
 
     def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
-        """Let `vectors` lie in `memories`, which hold their values, and step only the elements `own` from here on.
+        """Let `vectors` lie in `memories`, which hold their values, and step only the parameters `own` from here on.
 
         Other learners step the others in the same memory; `stepped()` waits until all have.
         """
@@ -221,7 +231,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything learned: parameters, optimizer moments and counters, as named arrays (copies)."""
+        """Everything learned: parameters, moments and counters, as named arrays (copies)."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import check_entry
 from hpcrl.algorithms.ppo import PPO, Center, Samples
 from hpcrl.config import AlgorithmConfig, ImpactConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec
@@ -80,6 +79,5 @@ class Impact(PPO):
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
-        target = check_entry(state, "target_parameters", self.target.cpu().numpy())
         super().load_state(state)
-        self.target.copy_(torch.tensor(np.ascontiguousarray(target)))
+        self.target.copy_(torch.tensor(np.ascontiguousarray(state["target_parameters"])))

@@ -79,6 +79,8 @@ class Admission:
         self.granted = first_number + len(waiting)
         self.dropped = 0
         self._reuse = reuse
+        self.overdue_under_way = [0] * actors
+        """Of the dropped ones those that had not come yet, by actor."""
         self._under_way: dict[int, Grant] = {}
         self._arrived: dict[int, Grant] = {
             first_number + place: Grant(first_number + place, 0, version)
@@ -169,7 +171,8 @@ class Admission:
         for number in late_here:
             del self._arrived[number]
         for number in late_away:
-            self._given_up[number] = self._under_way.pop(number)
+            self._given_up[number] = grant = self._under_way.pop(number)
+            self.overdue_under_way[grant.actor] += 1
         self.dropped += len(late_here) + len(late_away)
         return late_here
 

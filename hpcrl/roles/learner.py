@@ -55,8 +55,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
         batch = batches.trajectories(learning.updates)
         learning.update(batch, batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
-            if learning.updates % config.lag.publish_every_updates == 0:
-                publication.publish(learning.updates)
+            publication.after(learning.updates)
         batches.next(learning.updates, learning.cut_at)  # before a cut the batches ahead are used up
         yield True
     yield from learning.end(publication.poll)
