@@ -19,7 +19,7 @@ def ppo() -> RunConfig:
             entropy_coefficient=0.0,
             reward_scale=0.1,
         ),
-        budget=BudgetConfig(env_steps=150_000),
+        budget=BudgetConfig(env_steps=100_000),
     )
 
 
@@ -39,5 +39,5 @@ def impala() -> RunConfig:
             reward_scale=0.1,
         ),
         lag=LagConfig(max_lag=1),
-        budget=BudgetConfig(env_steps=1_000_000),
+        budget=BudgetConfig(env_steps=400_000),
     )

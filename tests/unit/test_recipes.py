@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -21,11 +22,13 @@ def load(path):
 
 
 def recipes():
+    """Functions that give a RunConfig; a file may hold a program beside or instead of them."""
     found = {}
     for path in sorted(JOBS.glob("*.py")):
         module = load(path)
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__ and not name.startswith("_"):
+            given = get_type_hints(function).get("return")
+            if function.__module__ == module.__name__ and not name.startswith("_") and given is RunConfig:
                 found[f"{path.name}:{name}"] = function
     return found
 
