@@ -5,6 +5,7 @@ import signal
 import numpy as np
 import pytest
 
+from hpcrl.audit.verdict import audit
 from tests.system.support import TOY, lags, run, start
 
 REUSED = TOY | {
@@ -39,7 +40,9 @@ def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path, scheme, oldest):
         running.process.send_signal(signal.SIGTERM)
         stopped = running.wait()
     assert (stopped.code, stopped.describe()["updates"] % 6) == (75, 0), stopped.stderr
-    assert run(tmp_path, recipe="runs/it", resume="must").weights() == whole.weights()
+    resumed = run(tmp_path, recipe="runs/it", resume="must")
+    assert resumed.weights() == whole.weights()
+    assert audit(resumed.run_dir).proved
 
 
 def test_a_stop_gives_up_what_was_to_be_used_again_where_order_does_not_count(tmp_path):
@@ -52,4 +55,4 @@ def test_a_stop_gives_up_what_was_to_be_used_again_where_order_does_not_count(tm
     ended = run(tmp_path, recipe="runs/it", resume="must", ranks=1)
     assert ended.code == 0, ended.stderr
     assert ended.table("updates")["batch_use"][done] == 1
-    assert lags(ended)[-1] <= 5
+    assert lags(ended)[-1] <= 5 and audit(ended.run_dir).proved

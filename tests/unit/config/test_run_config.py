@@ -81,6 +81,18 @@ CONTRADICTIONS = {
         {"algorithm": {"name": "a3c"}, "ranks": {"actors": 2, "replay": 2}},
         ["algorithm.batch_trajectories=1", "ranks.replay=2"],
     ),
+    "gradients and moments of observations": (
+        {"algorithm": {"name": "a3c"}, "model": {"normalize_observations": True}},
+        ["model.normalize_observations=true", "algorithm.name=a3c", "use model.normalize_observations=false"],
+    ),
+    "gradients and moments of returns": (
+        {"algorithm": {"name": "a3c", "normalize_returns": True}},
+        ["algorithm.normalize_returns=true", "algorithm.name=a3c"],
+    ),
+    "injected lag and reuse": (
+        {"scheme": "synchronous", "algorithm": {"name": "impact"}, "lag": {"injection": 1, "max_lag": 3}},
+        ["lag.injection=1", "algorithm.batch_uses=1", "lag.injection=0"],
+    ),
     "reuse beyond the lag": (
         {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 3}, "lag": {"max_lag": 3}},
         ["lag.max_lag=3", "batch_uses=3", "buffer_batches=2", "lag.max_lag=4 or more, 5 if actors"],
