@@ -22,6 +22,7 @@ from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
+from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once: bounds the memory of large images."""
@@ -42,7 +43,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
+        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, floats_per_row(env, model))))
         """observations that may go through the network at once"""
         self._on_device = False
 
@@ -105,6 +106,8 @@ class ActorCriticAlgorithm(Algorithm):
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
         self.optimizer.move(device)
+        for buffer in self.network.buffers():  # constants of a user's torso
+            buffer.data = buffer.to(device)
         self._on_device = device.type != "cpu"
 
     def vectors(self) -> list[Tensor]:

@@ -59,6 +59,8 @@ def bench_loop(
             "choose an env.id that it has"
         )
     network = config.model.torso
+    if network not in ("mlp", "nature_cnn"):
+        raise ConfigError(f"model.torso={network} is none of the reference's networks; use mlp or nature_cnn")
     arguments = {
         "env_id": config.env.id,
         "env_steps": reference_env_steps or (20_480 if network == "mlp" else 3_072),

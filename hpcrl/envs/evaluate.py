@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.envs.base import Actions, Obs, VectorEnv
+from hpcrl.envs.base import Actions, Obs, VectorEnv, require_choices
 
 
 class EpisodeResult(NamedTuple):
@@ -31,6 +31,7 @@ def run_episodes(
 
     Raises:
         ValueError: max_episode_steps is less than 1.
+        RuntimeError: an action mask allows nothing.
     """
     if max_episode_steps < 1:
         raise ValueError(f"max_episode_steps={max_episode_steps}; use at least 1")
@@ -39,10 +40,12 @@ def run_episodes(
     returns = np.zeros(env.num_envs, np.float64)
     lengths = np.zeros(env.num_envs, np.int64)
     obs = env.reset()
+    require_choices(env.spec, obs, running)
     while running.any():
         env.send(act(obs))
         step = env.recv()
         obs = step.obs
+        require_choices(env.spec, obs, ~(step.terminated | step.truncated))
         returns += step.reward
         lengths += step.valid
         finished = running & (step.episode_length > 0)

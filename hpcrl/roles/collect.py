@@ -14,7 +14,7 @@ from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.generators import generator_rows
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
+from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env, require_choices
 from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
@@ -101,7 +101,7 @@ class Collector:
         config, saved = session.config, session.cuts.saved
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, env.reset().copy()
+            return env, _first_obs(env)
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
@@ -110,7 +110,7 @@ class Collector:
             return env, found[0]
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, env.reset().copy()
+        return env, _first_obs(env)
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
@@ -136,6 +136,7 @@ class Collector:
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
+        require_choices(group.env.spec, step.obs, ~(step.terminated | step.truncated))
         self._timers.add("env.recv", received - start)
         self._timers.add("trajectory.write", perf_counter() - received)
         if step.episode_length.any():
@@ -153,3 +154,9 @@ class Collector:
             actor=self._actor,
         )
         self._record("episodes", rows)
+
+
+def _first_obs(env: VectorEnv) -> Obs:
+    obs = env.reset().copy()
+    require_choices(env.spec, obs, np.ones(env.num_envs, bool))
+    return obs

@@ -15,7 +15,14 @@ from torch import Tensor
 from hpcrl.functional import distributions, losses, returns
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5}
+CASE_COUNTS = {
+    "gae": 12,
+    "vtrace": 13,
+    "dualclip": 8,
+    "actor_critic": 6,
+    "offpolicy_ppo": 5,
+    "tanh_gaussian": 3,
+}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -100,6 +107,23 @@ def check_oracle_decoupled(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
 
 
+def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    mean, log_std, pre_tanh = (double(inputs[name]) for name in ("mean", "log_std", "pre_tanh"))
+    for row, log_prob in enumerate(expected["logp"]):  # the file gives each row a deviation of its own
+        one = slice(row, row + 1)
+        half_width = torch.ones_like(log_std[row])
+        got, _ = distributions.tanh_gaussian(mean[one], log_std[row], half_width, pre_tanh[one])
+        close("tanh_gaussian", got, [log_prob])
+        single, _ = distributions.tanh_gaussian(
+            *(values.float() for values in (mean[one], log_std[row], half_width, pre_tanh[one]))
+        )
+        if (pre_tanh[row].abs() >= 8).any():
+            np.testing.assert_allclose(single, [log_prob], rtol=1e-4)
+            for wrong in case.get("biased_forms", {}).values():
+                assert abs(got.item() - wrong[row]) > 0.5
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -155,6 +179,11 @@ def test_oracle_vtrace(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("dualclip"))
 def test_oracle_dualclip(case: dict[str, Any]) -> None:
     check_oracle_dualclip(case)
+
+
+@pytest.mark.parametrize("case", cases("tanh_gaussian"))
+def test_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    check_oracle_tanh_gaussian(case)
 
 
 @pytest.mark.parametrize("case", cases("actor_critic"))
