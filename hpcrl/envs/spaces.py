@@ -128,7 +128,11 @@ def _leaves(env_id: str, space: gymnasium.Space[Any], path: tuple[str | int, ...
         if not numeric and not isinstance(space, spaces.Discrete | spaces.MultiDiscrete | spaces.MultiBinary):
             raise ConfigError(_unsupported(env_id, "observation", leaf.name, space, SUPPORTED_OBSERVATIONS))
         if 0 in (space.shape or ()):
-            raise ConfigError(_unsupported(env_id, "observation", leaf.name, space, "a space with numbers"))
+            raise ConfigError(
+                _unsupported(
+                    env_id, "observation", leaf.name, space, "a Box or other space with numbers in it"
+                )
+            )
         yield leaf
 
 

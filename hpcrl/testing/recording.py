@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.data.specs import ActionSpec, EnvSpec
-from hpcrl.envs import Step, VectorEnv
+from hpcrl.envs import Step, VectorEnv, require_choices
 
 Array = npt.NDArray[Any]
 STEP_FIELDS = tuple(field.name for field in fields(Step))
@@ -82,6 +82,7 @@ def allow(spec: EnvSpec, obs: Array, actions: Array) -> Array:
 def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Recording:
     """Run a fresh environment over actions [T, B, ...], or the nearest that are allowed, and close it.
 
+    Raises RuntimeError when a mask allows nothing.
     With `spoil_actions` every action array is overwritten as soon as `send` has returned.
     """
     try:
@@ -90,6 +91,7 @@ def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Re
         changed: set[str] = set()
         lent: Step | None = None
         obs = first_obs
+        require_choices(env.spec, obs, np.ones(len(obs), bool))
         for chosen in actions:
             handed = allow(env.spec, obs, chosen).copy()
             env.send(handed)
@@ -103,6 +105,7 @@ def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Re
                 }
             lent = env.recv()
             obs = np.array(lent.obs)
+            require_choices(env.spec, obs, ~np.logical_or(lent.terminated, lent.truncated))
             steps.append(Step(**{name: np.array(getattr(lent, name)) for name in STEP_FIELDS}))
         return Recording(
             spec=env.spec, first_obs=first_obs, steps=tuple(steps), changed_by_send=frozenset(changed)
