@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,14 +14,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
+from hpcrl.algorithms.gradient import FlatAdam, check_state, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
+from hpcrl.models.recurrent import Memory
 from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
@@ -45,42 +47,92 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, floats_per_row(env, model))))
         """observations that may go through the network at once"""
+        self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
 
+    def initial_state(self, num_envs: int) -> State | None:
+        """Zeros [num_envs, size] where model.recurrent is a cell; else None."""
+        size = self.network.state_size
+        return np.zeros((num_envs, size), np.float32) if size else None
+
     def act(
-        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+        self,
+        obs: npt.NDArray[Any],
+        rng: np.random.Generator,
+        *,
+        state: State | None = None,
+        greedy: bool = False,
     ) -> dict[str, npt.NDArray[Any]]:
-        """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient."""
+        """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
+
+        A recurrent policy needs its `state` [B, size] and gives the one after.
+        """
+        chosen: dict[str, npt.NDArray[Any]] = {}
+        if state is None and self.network.state_size:
+            raise ValueError("a recurrent policy needs a state: `initial_state`, then what `act` gave last")
         with torch.inference_mode():
-            given = torch.from_numpy(obs)
-            if self._on_device:
-                outputs = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+            if state is None:
+                outputs = self._host(self.network.policy(self._here(obs)))
             else:
-                outputs = self.network.policy(given).numpy()
+                policy, after = self.network.step(self._here(obs), self._here(state))
+                outputs, chosen["state"] = self._host(policy), self._host(after)
         action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
-        return {"action": action, "behavior_log_prob": log_prob}
+        return {"action": action, "behavior_log_prob": log_prob, **chosen}
 
     def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """As Algorithm.to_env."""
         return self.network.distribution.to_env(action)
 
-    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def evaluate(
+        self, obs: Tensor, action: Tensor, memory: Memory | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability and entropy of the policy, and the value; the gradient flows.
 
         Args:
             obs: [M, *shape].
             action: [N, ...] with N <= M, of the first N observations.
+            memory: what `memory` gives of the same columns.
 
         Returns:
             log_prob [N], entropy [N], value [M].
         """
-        outputs, value = self.network(obs)
+        outputs, value = self.network(obs, memory)
         log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
 
+    def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:
+        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others.
+
+        As in acting: the state at the start of the trajectory is the actor's, and the observation after the reset step
+        is the first of an episode.
+        """
+        if not self.network.state_size:
+            return None
+        valid = fields["valid"]
+        begins = torch.cat((torch.zeros_like(valid[:1]), ~valid))
+        return Memory(fields["initial_state"][0], begins)
+
+    def parts(self, num_rows: int, memory: Memory | None) -> Iterator[tuple[slice | Tensor, Memory | None]]:
+        """Rows, of `num_rows` time-major ones, that go through the network at once, one part after the other.
+
+        Sequences stay whole: of those of `memory` a part has all rows, which are numbers then.
+        """
+        if memory is None:
+            for start in range(0, num_rows, self.chunk_rows):
+                yield slice(start, start + self.chunk_rows), None
+            return
+        columns = torch.arange(len(memory.state), device=memory.state.device)
+        length = num_rows // max(1, len(columns))
+        stride = max(1, self.chunk_rows // max(1, length))
+        for start in range(0, len(columns), stride):
+            part = columns[start : start + stride]
+            yield whole_columns(part, length, len(columns)), memory.columns(part)
+
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
+        """Rewards [T, C], 0 where not valid: clipped, times reward_scale, or as normalize_returns says."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
+        if self.config.normalize_returns:
+            return self.normalizers.scale_reward(reward)
         clip, scale = self.config.reward_clip, self.config.reward_scale
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
@@ -96,6 +148,18 @@ class ActorCriticAlgorithm(Algorithm):
             gamma=self.config.gamma,
             lambda_=lambda_,
         )
+
+    def observe(self, batch: Batch, reducer: Reducer) -> None:
+        """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
+        seen = self.network.seen(batch.fields["obs"])
+        self.normalizers.count({**batch.fields, "obs": seen}, reducer)
+
+    def _here(self, array: npt.NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.parameters.vector.device) if self._on_device else tensor
+
+    def _host(self, tensor: Tensor) -> npt.NDArray[Any]:
+        return np.asarray((tensor.cpu() if self._on_device else tensor).numpy())
 
     def learning_rate(self, progress: float) -> float:
         """Step size at the share `progress` of the budget."""
@@ -124,12 +188,17 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, as copies."""
-        return self.optimizer.state()
+        """Parameters, Adam's moments and its count of steps, and running moments, as copies."""
+        return self.optimizer.state() | self.normalizers.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
+        """Restore `state` bit for bit.
+
+        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
+        """
+        check_state(self.state(), state)
         self.optimizer.load_state(state)
+        self.normalizers.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
@@ -215,6 +284,12 @@ class Metrics:
 def rows(values: Tensor) -> Tensor:
     """[T, C, ...] as [T * C, ...], time-major."""
     return values.flatten(0, 1)
+
+
+def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
+    """Numbers, int64 [length * n], of all rows of the `columns`, int64 [n], among length * num_columns: time-major."""
+    steps = torch.arange(length, device=columns.device)
+    return (steps.unsqueeze(1) * num_columns + columns).flatten()
 
 
 def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:

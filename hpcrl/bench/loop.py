@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hpcrl.bench.ceilings import measure_ceilings
 from hpcrl.bench.child import call
+from hpcrl.bench.engines import reference_network
 from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.envs.from_envpool import registered_ids
@@ -58,9 +59,7 @@ def bench_loop(
             f"env.id={config.env.id!r} is not one of EnvPool's environments, on which the reference runs; "
             "choose an env.id that it has"
         )
-    network = config.model.torso
-    if network not in ("mlp", "nature_cnn"):
-        raise ConfigError(f"model.torso={network} is none of the reference's networks; use mlp or nature_cnn")
+    network = reference_network(config.model.torso)
     arguments = {
         "env_id": config.env.id,
         "env_steps": reference_env_steps or (20_480 if network == "mlp" else 3_072),
@@ -68,7 +67,7 @@ def bench_loop(
     }
     raw: list[dict[str, Any]] = []
     for index in range(rounds):
-        reference = _faster_reference({**arguments, "seed": config.seed + index})
+        reference = faster_reference({**arguments, "seed": config.seed + index})
         ceilings = measure_ceilings(config, ceiling_s)
         raw.append({"reference": reference, "ceilings": ceilings, "end_to_end": run_end_to_end(config)})
     return {**summarize(raw), "rounds": raw, "config": config.to_dict(), "machine": machine()}
@@ -121,7 +120,7 @@ def render(result: dict[str, Any]) -> Table:
     return table
 
 
-def _faster_reference(arguments: dict[str, Any]) -> Measured:
+def faster_reference(arguments: dict[str, Any]) -> Measured:
     """Run the reference with torch's default threads and with one, which small networks or busy cores prefer."""
     tried = [
         call("hpcrl.bench.reference:run_reference", {**arguments, "num_threads": threads}, one_core=False)

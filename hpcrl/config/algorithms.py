@@ -31,8 +31,30 @@ class ModelConfig(Config):
     action_distribution: Literal["auto", "gaussian", "tanh_gaussian"] = "auto"
     """Of continuous actions. gaussian (auto): normal, clipped to the bounds by the environment. tanh_gaussian: a normal
     number through tanh, scaled to the bounds, which must be finite; nothing is clipped. Discrete actions: auto."""
+    recurrent: Literal["none", "gru", "lstm"] = "none"
+    """Cell between the hidden layers and the heads: the policy remembers what it saw earlier in an episode. Every torso
+    has one of its own. Its state travels with each trajectory, and PPO's minibatches are whole columns of the batch."""
+    recurrent_size: PositiveInt = 64
+    """Width of the recurrent cell."""
     initial_log_std: float = 0.0
     """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
+    normalize_observations: bool = False
+    """Subtract from observations (vectors of floats) their mean over all valid env_steps trained on so far, and divide
+    by their standard deviation, each feature for itself. Both change with each update; they travel with the parameters.
+    """
+    observation_clip: float = Field(10.0, gt=0)
+    """normalize_observations: standard deviations from the mean at which an observation is cut."""
+    observation_epsilon: float = Field(1e-8, gt=0)
+    """normalize_observations: added to the variance, so that a feature that never changes does not divide by zero."""
+
+    @model_validator(mode="after")
+    def _images_have_a_scale(self) -> ModelConfig:
+        if self.normalize_observations and self.torso in ("nature_cnn", "impala_resnet"):
+            raise ValueError(
+                f"model.normalize_observations=true is for vectors of floats; model.torso={self.torso} scales its "
+                "images by 1/255 already: leave normalize_observations false"
+            )
+        return self
 
     @field_validator("torso")
     @classmethod
@@ -76,8 +98,26 @@ class AlgorithmConfig(Config):
     reward_scale: float = Field(1.0, gt=0)
     """Multiply training rewards, after clipping, by this; logged returns stay raw. Values of a few units are learned
     soonest: use less than 1 where rewards are large or episodes long."""
+    normalize_returns: bool = False
+    """Divide training rewards by the standard deviation of the discounted returns of all valid env_steps trained on so
+    far; logged returns stay raw. Instead of reward_scale, where the size of rewards is not known beforehand."""
+    normalized_reward_clip: float = Field(10.0, gt=0)
+    """normalize_returns: what a reward is clipped to after the division, from minus to plus this."""
     max_nonfinite_updates: int = Field(3, ge=1)
     """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
+
+    @model_validator(mode="after")
+    def _one_scale_of_rewards(self) -> AlgorithmConfig:
+        for key, value, neutral in (
+            ("reward_scale", self.reward_scale, 1.0),
+            ("reward_clip", self.reward_clip, None),
+        ):
+            if self.normalize_returns and value != neutral:
+                raise ValueError(
+                    f"algorithm.{key}={value:g} contradicts algorithm.normalize_returns=true, which finds the scale of "
+                    f"rewards itself and clips to algorithm.normalized_reward_clip; leave {key} away"
+                )
+        return self
 
 
 class ImpalaConfig(AlgorithmConfig):

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
 
+LAYOUT_VERSION = 2
+"""Raised when the same fields come to lie at other places of a trajectory (data/trajectory.py)."""
+
 
 class Part(NamedTuple):
     """One leaf of a Dict or Tuple observation, in the flat array of all."""
@@ -95,10 +98,21 @@ class Field:
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
-    """Shape of one env_step's entry; the stored array is [T, B, *shape] or [T+1, B, *shape]."""
+    """Shape of one env_step's entry; the stored array is [entries(T), B, *shape]."""
     extra_step: bool = False
     """True: T+1 entries in time, the last one after the last action (observations)."""
+    start_only: bool = False
+    """True: one entry in time, from before the first action (what the policy remembers there)."""
     unit: str = "1"
+
+    def entries(self, unroll_length: int) -> int:
+        """Entries in time of a trajectory of T = unroll_length env_steps: T, T+1 or 1."""
+        return 1 if self.start_only else unroll_length + int(self.extra_step)
+
+
+DISCOUNTED_RETURN = Field(name="discounted_return", dtype="float32")
+"""Added for algorithm.normalize_returns: rewards of the episode up to and including this env_step, see
+hpcrl.data.discounted."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -112,7 +126,7 @@ class TrajectorySpec:
     @property
     def digest(self) -> int:
         """64-bit fingerprint of the layout; both ends of a stream compare it at start."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(asdict(self) | {"layout": LAYOUT_VERSION}, sort_keys=True)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

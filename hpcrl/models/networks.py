@@ -11,7 +11,8 @@ from hpcrl.config import ModelConfig
 from hpcrl.data.specs import EnvSpec
 from hpcrl.functional.distributions import mask_logits
 from hpcrl.models.action_distributions import action_distribution
-from hpcrl.models.torsos import make_linear, make_torso
+from hpcrl.models.recurrent import CELLS, Memory, Recurrent
+from hpcrl.models.torsos import make_linear, make_normalizer, make_torso
 
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
@@ -24,6 +25,8 @@ class ActorCritic(nn.Module):
 
     Attributes:
         distribution: what the policy's outputs mean.
+        normalizer: first layer of every torso; None unless observations are normalized.
+        state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
     """
 
     def __init__(self, env: EnvSpec, model: ModelConfig, seed: int) -> None:
@@ -36,23 +39,32 @@ class ActorCritic(nn.Module):
         self.distribution = action_distribution(env, model)
         self._features, self._mask_size = env.features.shape, env.mask_size
         self._choices = env.action.choices_per_part
-        self.torso, width = make_torso(env, model, generator)
-        self.value_torso = None if model.shared_torso else make_torso(env, model, generator)[0]
+        self.normalizer = make_normalizer(env, model)
+        self.torso, width = make_torso(env, model, self.normalizer, generator)
+        self.value_torso = (
+            None if model.shared_torso else make_torso(env, model, self.normalizer, generator)[0]
+        )
+        self.cell = _cell(width, model, generator)
+        self.value_cell = None if model.shared_torso else _cell(width, model, generator)
+        sizes = [cell.state_size if cell is not None else 0 for cell in (self.cell, self.value_cell)]
+        self.state_size = sum(sizes)
+        self._policy_part, self._value_part = range(sizes[0]), range(sizes[0], self.state_size)
+        width = width if self.cell is None else self.cell.size
         self.policy_head = make_linear(width, self.distribution.num_outputs, POLICY_GAIN, generator)
         self.value_head = make_linear(width, 1, VALUE_GAIN, generator)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, obs: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
         """Policy outputs and values.
 
         Args:
             obs: [N, *shape] in the environment's dtype; N may be 0.
+            memory: for a recurrent network: obs are those of its sequences, time-major.
 
         Returns:
             float32 [N, distribution.num_outputs], and float32 [N], values.
         """
-        seen = self.seen(obs)
-        features = self.torso(seen)
-        value_features = features if self.value_torso is None else self.value_torso(seen)
+        features = self._policy_features(obs, memory)
+        value_features = features if self.value_torso is None else self._value_features(obs, memory)
         outputs = self.masked(self.policy_head(features), obs)
         return outputs, self.value_head(value_features).squeeze(-1)
 
@@ -61,24 +73,72 @@ class ActorCritic(nn.Module):
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """
-        features = self.seen(obs)
-        for layer in self.torso:
-            features = layer.forward(features)
-        return self.masked(self.policy_head.forward(features), obs)
+        return self.masked(self.policy_head.forward(_through(self.torso, self.seen(obs))), obs)
 
-    def value(self, obs: Tensor) -> Tensor:
+    def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`policy` of a recurrent network, for one env_step, and the state after it, [N, state_size] like that before.
+
+        What a torso of the value remembers goes on too, so that a learner can start from it.
+        """
+        if self.cell is None:
+            raise RuntimeError("this network is not recurrent; use `policy`")
+        of_policy, of_value = (
+            state[:, part.start : part.stop] for part in (self._policy_part, self._value_part)
+        )
+        seen = self.seen(obs)
+        after = self.cell.step(_through(self.torso, seen), of_policy)
+        policy = self.masked(self.policy_head.forward(after[:, : self.cell.size]), obs)
+        if self.value_torso is not None and self.value_cell is not None:
+            value_after = self.value_cell.step(_through(self.value_torso, seen), of_value)
+            after = torch.cat((after, value_after), 1)
+        return policy, after
+
+    def value(self, obs: Tensor, memory: Memory | None = None) -> Tensor:
         """Only the values of `forward`."""
-        torso = self.torso if self.value_torso is None else self.value_torso
-        return cast(Tensor, self.value_head(torso(self.seen(obs))).squeeze(-1))
+        return cast(Tensor, self.value_head(self._value_features(obs, memory)).squeeze(-1))
+
+    def _policy_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        return _remembered(self.torso(self.seen(obs)), self.cell, memory, self._policy_part)
+
+    def _value_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        if self.value_torso is None:
+            return self._policy_features(obs, memory)
+        return _remembered(self.value_torso(self.seen(obs)), self.value_cell, memory, self._value_part)
 
     def seen(self, obs: Tensor) -> Tensor:
-        """What the torsos get of obs [N, ...]: all but the action mask, in its own shape."""
+        """What the torsos get of obs, any leading dimensions: all but the action mask, in its own shape."""
         if not self._mask_size:
             return obs
-        return obs[:, : -self._mask_size].reshape(-1, *self._features)
+        return obs[..., : -self._mask_size].reshape(*obs.shape[:-1], *self._features)
 
     def masked(self, outputs: Tensor, obs: Tensor) -> Tensor:
         """Logits [N, num_outputs] with -infinity for the choices that the mask in obs [N, ...] does not allow."""
         if not self._mask_size:
             return outputs
         return mask_logits(outputs, obs[:, -self._mask_size :] != 0, self._choices)
+
+
+def _cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
+    """What stands behind a torso of this width."""
+    if model.recurrent == "none":
+        return None
+    return CELLS[model.recurrent](width, model.recurrent_size, generator)
+
+
+def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None, part: range) -> Tensor:
+    """What the heads see of the features [N, width]: these, or what the cell makes of them."""
+    if cell is None:
+        return features
+    if memory is None:
+        raise ValueError(
+            "a recurrent network needs its memory: where each sequence of observations starts from"
+        )
+    return cell.unroll(features, memory.part(part))
+
+
+def _through(torso: nn.Sequential, obs: Tensor) -> Tensor:
+    """torso(obs), past torch's hooks."""
+    features = obs
+    for layer in torso:
+        features = layer.forward(features)
+    return features

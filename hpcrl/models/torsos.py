@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpcrl.config import ConfigError, ModelConfig
 from hpcrl.config.algorithms import SMALLEST_IMAGE
 from hpcrl.data.specs import EnvSpec
+from hpcrl.functional.statistics import RunningMoments
 from hpcrl.models.user_torso import user_torso
 
 HIDDEN_GAIN = math.sqrt(2)
@@ -27,6 +28,34 @@ class Vectors(nn.Module):
         if obs.ndim == 2 and obs.dtype == torch.float32:
             return obs
         return obs.reshape(obs.shape[0], math.prod(obs.shape[1:])).to(torch.float32)
+
+
+class Normalizer(nn.Module):
+    """Observations [N, *shape] minus a mean, over a standard deviation, cut at `clip`, as float32.
+
+    Mean and scale are buffers, which FlatParameters keeps behind the parameters: constants of a parameter version, so
+    that whoever acts with a version sees what the learner of that version saw.
+    """
+
+    mean: Tensor
+    inverse_std: Tensor
+
+    def __init__(self, shape: tuple[int, ...], clip: float) -> None:
+        """At first observations are as they come, but for the cut."""
+        super().__init__()
+        self.clip = clip
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("inverse_std", torch.ones(shape))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Not in place: `obs` are the trajectory's. What is not finite becomes NaN, which no cut hides."""
+        scaled = obs.to(torch.float32).sub(self.mean).mul_(self.inverse_std)
+        return torch.clamp(scaled, -self.clip, self.clip).add_(scaled.mul_(0))
+
+    def set(self, moments: RunningMoments, epsilon: float) -> None:
+        """Mean and 1 / sqrt(variance + epsilon) of `moments` from here on, rounded to float32."""
+        self.mean.copy_(moments.mean)
+        self.inverse_std.copy_(moments.inverse_std(epsilon))
 
 
 class Images(nn.Module):
@@ -63,7 +92,22 @@ class BlankConv2d(nn.Conv2d):
         """Leave the memory as it is; `_initialize` follows."""
 
 
-def make_torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[nn.Sequential, int]:
+def make_normalizer(env: EnvSpec, model: ModelConfig) -> Normalizer | None:
+    """First layer of every torso for env.features; None unless model.normalize_observations asks for it."""
+    shape, dtype = env.features.shape, env.features.dtype
+    if not model.normalize_observations:
+        return None
+    if np.dtype(dtype).kind != "f":
+        raise ConfigError(
+            f"model.normalize_observations=true does not fit the {dtype} observations of {env.id}: it is for floats, "
+            "since whole numbers are indices, flags or pixels; use model.normalize_observations=false"
+        )
+    return Normalizer(shape, model.observation_clip)
+
+
+def make_torso(
+    env: EnvSpec, model: ModelConfig, normalizer: Normalizer | None, generator: torch.Generator
+) -> tuple[nn.Sequential, int]:
     """Torso for env.features and the width of its output. Raises ConfigError when they do not fit each other."""
     if model.torso == "nature_cnn":
         layers, width = _nature_convolutions(env, model, generator)
@@ -73,6 +117,8 @@ def make_torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> 
         layers, width = [Vectors()], _vector_width(env)
     else:
         layers, width = user_torso(model.torso, env, generator)
+    if normalizer is not None:
+        layers = [normalizer, *layers]
     for size in model.hidden_sizes:
         layers += [make_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
         width = size

@@ -88,7 +88,7 @@ def _of_rows(module: nn.Module, examples: Tensor, given: Tensor, features: Tenso
 
 
 def _of_state(module: nn.Module, before: dict[str, Tensor]) -> str:
-    """Parameters are published and saved as one float32 vector; nothing else is."""
+    """What FlatParameters could not hold, or what no version of the parameters fixes."""
     for name, parameter in module.named_parameters():
         if parameter.dtype != torch.float32 or not parameter.requires_grad:
             return (
@@ -98,7 +98,7 @@ def _of_state(module: nn.Module, before: dict[str, Tensor]) -> str:
     for name, buffer in module.named_buffers():
         if name not in before or not torch.equal(before[name], buffer):
             return (
-                f"buffer {name} changes when the module is called (running statistics?), and only parameters are "
-                "published to the other ranks and saved; use LayerNorm or GroupNorm"
+                f"buffer {name} changes when the module is called (running statistics?), so that the ranks would "
+                "not agree on it; use LayerNorm or GroupNorm"
             )
     return ""

@@ -53,8 +53,13 @@ def build(
     return algorithm_class(config.name)(config, env, model, seed)
 
 
-def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0) -> Batch:
-    """Random observations, actions, rewards and ends; the step after an end is not valid."""
+def random_batch(
+    env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0, state_size: int = 0
+) -> Batch:
+    """Random observations, actions, rewards and ends; the step after an end is not valid.
+
+    `state_size`: of a recurrent policy, whose states are random too.
+    """
     rng = np.random.default_rng(seed)
     shape = (unroll_length, num_columns)
     if env.action.kind != "continuous":
@@ -76,6 +81,8 @@ def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, 
         "valid": valid,
         "behavior_log_prob": rng.normal(-1.1, 0.3, size=shape).astype(np.float32),
     }
+    if state_size:
+        fields["initial_state"] = rng.normal(size=(1, num_columns, state_size)).astype(np.float32)
     return make_batch(fields, update)
 
 

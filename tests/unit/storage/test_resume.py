@@ -124,6 +124,13 @@ def test_what_makes_the_run_cannot_change_and_the_difference_is_shown(tmp_path, 
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 3
 
 
+def test_returns_that_were_not_counted_from_the_start_are_not_normalized_by(tmp_path):
+    begin(tmp_path, 4)
+    changed = config(tmp_path, algorithm={"name": "ppo", "normalize_returns": True})
+    with pytest.raises(ConfigError, match=r"  algorithm\.normalize_returns: False -> True"):
+        check_start(changed, "must")
+
+
 @pytest.mark.parametrize("key", FREE)
 def test_the_rest_can_change_and_is_noted(tmp_path, key):
     begin(tmp_path, 4)
