@@ -35,7 +35,7 @@ class A2C(OneStepAlgorithm):
         advantages, targets = self.advantages(fields, values, config.gae_lambda)
         value, target = value[:count], rows(targets)
         mask = rows(valid).to(torch.float32)
-        policy_losses = policy_gradient_loss(log_prob, rows(advantages))
+        policy_losses = policy_gradient_loss(log_prob.masked_fill(~rows(valid), 0.0), rows(advantages))
         value_losses = value_loss(value, target)
         log_rho = log_prob.detach() - rows(fields["behavior_log_prob"])
         log_rho = log_rho.masked_fill(~rows(valid), 0.0)

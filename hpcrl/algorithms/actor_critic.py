@@ -24,6 +24,7 @@ from hpcrl.functional.statistics import explained_variance, explained_variance_s
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 from hpcrl.models.recurrent import Memory
+from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once: bounds the memory of large images."""
@@ -44,7 +45,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
+        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, floats_per_row(env, model))))
         """observations that may go through the network at once"""
         self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
@@ -150,7 +151,8 @@ class ActorCriticAlgorithm(Algorithm):
 
     def observe(self, batch: Batch, reducer: Reducer) -> None:
         """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
-        self.normalizers.count(batch.fields, reducer)
+        seen = self.network.seen(batch.fields["obs"])
+        self.normalizers.count({**batch.fields, "obs": seen}, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -168,6 +170,8 @@ class ActorCriticAlgorithm(Algorithm):
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
         self.optimizer.move(device)
+        for buffer in self.network.buffers():  # constants of a user's torso
+            buffer.data = buffer.to(device)
         self._on_device = device.type != "cpu"
 
     def vectors(self) -> list[Tensor]:

@@ -22,6 +22,8 @@ class Evidence:
     """The rows of a run and of each update: a place is the index of an update's row in `updates`."""
 
     heads: list[AttemptHead]
+    first: int
+    """number of the first update there is to be"""
     updates: Rows
     lag: Rows
     raw: Rows
@@ -78,8 +80,7 @@ def _numbers(seen: Evidence) -> Iterator[str]:
     """Updates count on over the attempts, and versions with them."""
     updates = seen.updates
     numbers = updates["update"]
-    first = 1 if seen.heads[0].attempt == 1 else seen.heads[0].first_update + 1
-    expected = np.arange(first, first + len(numbers))
+    expected = np.arange(seen.first, seen.first + len(numbers))
     yield from first_row(
         numbers != expected,
         lambda at: (

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hpcrl.bench.ceilings import measure_ceilings
 from hpcrl.bench.child import call
+from hpcrl.bench.engines import reference_network
 from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.envs.from_envpool import registered_ids
@@ -63,7 +64,7 @@ def bench_loop(
             f"env.id={config.env.id!r} is not one of EnvPool's environments, on which the reference runs; "
             "choose an env.id that it has"
         )
-    network = config.model.torso
+    network = reference_network(config.model.torso)
     arguments = {
         "env_id": config.env.id,
         "env_steps": reference_env_steps or (20_480 if network == "mlp" else 3_072),

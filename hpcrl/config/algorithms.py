@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Literal
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import Field, PositiveInt, field_validator, model_validator
 
 from hpcrl.config.base import Config
+
+BUILTIN_TORSOS = ("mlp", "nature_cnn", "impala_resnet")
+"""Names that need no import; anything else is package.module:Class."""
+SMALLEST_IMAGE = 36
+"""Height and width below which the convolutions of nature_cnn have no output left."""
 
 
 class ModelConfig(Config):
     """The policy and value network."""
 
-    torso: Literal["mlp", "nature_cnn"] = "mlp"
-    """mlp for vectors; nature_cnn (Mnih et al. 2015) for uint8 images [C, H, W], which it scales by 1/255."""
+    torso: str = "mlp"
+    """mlp for vectors; nature_cnn (Mnih et al. 2015) or impala_resnet (Espeholt et al. 2018, the larger one) for uint8
+    images [C, H, W], which they scale by 1/255; or package.module:Class of a torch.nn.Module of your own: made by
+    Class(observation), an hpcrl.data.specs.ArraySpec, it turns obs [N, *shape] into float32 features [N, width]."""
     hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers; for nature_cnn the layers after the convolutions (the paper: 512)."""
+    """Widths of the hidden layers, which follow the torso (papers: 512 after nature_cnn, 256 after impala_resnet)."""
     activation: Literal["tanh", "relu"] = "tanh"
-    """tanh is the usual choice for small vectors, relu for images."""
+    """tanh is the usual choice for small vectors, relu for images. Inside impala_resnet it is always relu."""
     shared_torso: bool = True
     """One torso for policy and value: half the work. Separate torsos often learn control tasks more steadily."""
+    action_distribution: Literal["auto", "gaussian", "tanh_gaussian"] = "auto"
+    """Of continuous actions. gaussian (auto): normal, clipped to the bounds by the environment. tanh_gaussian: a normal
+    number through tanh, scaled to the bounds, which must be finite; nothing is clipped. Discrete actions: auto."""
     recurrent: Literal["none", "gru", "lstm"] = "none"
     """Cell between the hidden layers and the heads: the policy remembers what it saw earlier in an episode. Every torso
     has one of its own. Its state travels with each trajectory, and PPO's minibatches are whole columns of the batch."""
@@ -38,12 +49,24 @@ class ModelConfig(Config):
 
     @model_validator(mode="after")
     def _images_have_a_scale(self) -> ModelConfig:
-        if self.normalize_observations and self.torso == "nature_cnn":
+        if self.normalize_observations and self.torso in ("nature_cnn", "impala_resnet"):
             raise ValueError(
-                "model.normalize_observations=true is for vectors of floats; model.torso=nature_cnn scales its images "
-                "by 1/255 already: leave normalize_observations false"
+                f"model.normalize_observations=true is for vectors of floats; model.torso={self.torso} scales its "
+                "images by 1/255 already: leave normalize_observations false"
             )
         return self
+
+    @field_validator("torso")
+    @classmethod
+    def _known_torso(cls, value: str) -> str:
+        module, _, name = value.partition(":")
+        if value in BUILTIN_TORSOS or (module and name):
+            return value
+        near = difflib.get_close_matches(value, BUILTIN_TORSOS, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]}?" if near else "."
+        raise ValueError(
+            f"model.torso={value!r} is not known{hint} Use one of {', '.join(BUILTIN_TORSOS)}, or package.module:Class"
+        )
 
 
 class AlgorithmConfig(Config):

@@ -64,8 +64,9 @@ def random_batch(
     """
     rng = np.random.default_rng(seed)
     shape = (unroll_length, num_columns)
-    if env.action.kind == "discrete":
-        action = rng.integers(0, env.action.size, shape)
+    if env.action.kind != "continuous":
+        choices = np.reshape(env.action.choices_per_part, env.action.shape)
+        action = rng.integers(0, choices, (*shape, *env.action.shape))
     else:
         action = rng.normal(size=(*shape, env.action.size)).astype(np.float32)
     ends = rng.random(shape) < 0.25

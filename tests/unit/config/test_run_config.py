@@ -113,6 +113,31 @@ CONTRADICTIONS = {
         {"lag": {"max_lag": 1, "publish_every_updates": 3}},
         ["lag.max_lag=1", "lag.publish_every_updates", "2"],
     ),
+    "the clock where every update is published": (
+        {"lag": {"max_lag": 1, "publish_every_seconds": 0.5}},
+        ["lag.publish_every_seconds=0.5", "raise lag.publish_every_updates"],
+    ),
+    "the clock in a deterministic run": (
+        {"deterministic": True, "lag": {"max_lag": 1, "publish_every_seconds": 0.5}},
+        ["deterministic=true", "lag.publish_every_seconds=null"],
+    ),
+    "the clock where nothing is published": (
+        {"scheme": "synchronous", "lag": {"publish_every_seconds": 0.5}},
+        ["lag.publish_every_seconds=0.5", "synchronous"],
+    ),
+    "too rarely in spite of the clock": (
+        {"lag": {"max_lag": 1, "publish_every_updates": 3, "publish_every_seconds": 0.5}},
+        ["lag.max_lag=1", "lag.publish_every_updates"],
+    ),
+    "lag put into a pipeline": ({"lag": {"injection": 1}}, ["lag.injection=1", "scheme=synchronous"]),
+    "lag put into several workers": (
+        {"scheme": "synchronous", "ranks": {"workers": 2}, "lag": {"injection": 1}},
+        ["lag.injection=1", "ranks.workers=2"],
+    ),
+    "more lag than is allowed": (
+        {"scheme": "synchronous", "lag": {"injection": 3, "max_lag": 2}},
+        ["lag.injection=3", "lag.max_lag=2", "raise lag.max_lag to 3"],
+    ),
     "dual clip in the trust interval": (
         ppo(dual_clip=1.2, clip_epsilon=0.25),
         ["algorithm.dual_clip=1.2", "clip_epsilon", "1.25"],
@@ -159,6 +184,10 @@ ALLOWED = {
         "lag": {"max_lag": 5},
     },
     "published just often enough": {"lag": {"max_lag": 2, "publish_every_updates": 3}},
+    "by number or by the clock": {
+        "lag": {"max_lag": 2, "publish_every_updates": 3, "publish_every_seconds": 0.5}
+    },
+    "as much lag as is allowed": {"scheme": "synchronous", "lag": {"injection": 2, "max_lag": 2}},
     "dual clip": ppo(dual_clip=1.3, clip_epsilon=0.25),
     "everything normalized": ppo(normalize_returns=True) | {"model": {"normalize_observations": True}},
 }

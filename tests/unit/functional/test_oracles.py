@@ -23,6 +23,7 @@ CASE_COUNTS = {
     "dualclip": 8,
     "actor_critic": 6,
     "offpolicy_ppo": 7,
+    "tanh_gaussian": 3,
     "running_moments": 6,
 }
 WRONG_DUAL_CLIPS = {
@@ -120,6 +121,23 @@ def check_oracle_impact(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", loss.mean().item(), expected["loss"])
 
 
+def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    mean, log_std, pre_tanh = (double(inputs[name]) for name in ("mean", "log_std", "pre_tanh"))
+    for row, log_prob in enumerate(expected["logp"]):  # the file gives each row a deviation of its own
+        one = slice(row, row + 1)
+        half_width = torch.ones_like(log_std[row])
+        got, _ = distributions.tanh_gaussian(mean[one], log_std[row], half_width, pre_tanh[one])
+        close("tanh_gaussian", got, [log_prob])
+        single, _ = distributions.tanh_gaussian(
+            *(values.float() for values in (mean[one], log_std[row], half_width, pre_tanh[one]))
+        )
+        if (pre_tanh[row].abs() >= 8).any():
+            np.testing.assert_allclose(single, [log_prob], rtol=1e-4)
+            for wrong in case.get("biased_forms", {}).values():
+                assert abs(got.item() - wrong[row]) > 0.5
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -200,6 +218,11 @@ def test_oracle_vtrace(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("dualclip"))
 def test_oracle_dualclip(case: dict[str, Any]) -> None:
     check_oracle_dualclip(case)
+
+
+@pytest.mark.parametrize("case", cases("tanh_gaussian"))
+def test_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    check_oracle_tanh_gaussian(case)
 
 
 @pytest.mark.parametrize("case", cases("actor_critic"))
