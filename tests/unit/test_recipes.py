@@ -25,7 +25,7 @@ def recipes():
     for path in sorted(JOBS.glob("*.py")):
         module = load(path)
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__ and not name.startswith("_"):
+            if function.__module__ == module.__name__ and function.__annotations__ == {"return": RunConfig}:
                 found[f"{path.name}:{name}"] = function
     return found
 
