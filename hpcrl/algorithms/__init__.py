@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, UpdateResult
+from hpcrl.algorithms.acting import Acting
+from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, State, UpdateResult
 from hpcrl.config import ConfigError, RunConfig, load_object
 from hpcrl.data.specs import EnvSpec
 
 __all__ = [
+    "Acting",
     "Algorithm",
     "Batch",
     "LocalReducer",
     "Reducer",
+    "State",
     "UpdateResult",
     "algorithm_class",
     "make_algorithm",
@@ -18,7 +21,9 @@ __all__ = [
 
 BUILTIN = {
     "a2c": "hpcrl.algorithms.a2c:A2C",
+    "a3c": "hpcrl.algorithms.a3c:A3C",
     "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
+    "impact": "hpcrl.algorithms.impact:Impact",
     "impala": "hpcrl.algorithms.impala:Impala",
     "ppo": "hpcrl.algorithms.ppo:PPO",
 }
@@ -36,6 +41,13 @@ def algorithm_class(name: str) -> type[Algorithm]:
 def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
     """Build the algorithm a run names, with network and optimizer; equal seeds give equal parameters.
 
-    Raises ConfigError when the name leads to no Algorithm or the network does not fit the environment.
+    Raises ConfigError when the name leads to no Algorithm, the network does not fit the environment, or the algorithm
+    remembers nothing though model.recurrent says so.
     """
-    return algorithm_class(config.algorithm.name)(config.algorithm, env, config.model, config.seed)
+    algorithm = algorithm_class(config.algorithm.name)(config.algorithm, env, config.model, config.seed)
+    if config.model.recurrent != "none" and algorithm.initial_state(1) is None:
+        raise ConfigError(
+            f"model.recurrent={config.model.recurrent} is not there with algorithm.name={config.algorithm.name}, "
+            "which chooses by the observation alone (its initial_state gives None); use model.recurrent=none"
+        )
+    return algorithm

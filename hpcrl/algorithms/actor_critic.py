@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -14,15 +14,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
+from hpcrl.algorithms.gradient import FlatAdam, check_state, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
-from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
+from hpcrl.models.recurrent import Memory
+from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once: bounds the memory of large images."""
@@ -43,51 +45,94 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
+        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, floats_per_row(env, model))))
         """observations that may go through the network at once"""
+        self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
 
+    def initial_state(self, num_envs: int) -> State | None:
+        """Zeros [num_envs, size] where model.recurrent is a cell; else None."""
+        size = self.network.state_size
+        return np.zeros((num_envs, size), np.float32) if size else None
+
     def act(
-        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+        self,
+        obs: npt.NDArray[Any],
+        rng: np.random.Generator,
+        *,
+        state: State | None = None,
+        greedy: bool = False,
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
 
-        Gaussian actions are stored as sampled, not clipped to the environment's bounds.
+        A recurrent policy needs its `state` [B, size] and gives the one after.
         """
+        chosen: dict[str, npt.NDArray[Any]] = {}
+        if state is None and self.network.state_size:
+            raise ValueError("a recurrent policy needs a state: `initial_state`, then what `act` gave last")
         with torch.inference_mode():
-            given = torch.from_numpy(obs)
-            if self._on_device:
-                policy = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+            if state is None:
+                outputs = self._host(self.network.policy(self._here(obs)))
             else:
-                policy = self.network.policy(given).numpy()
-        log_std = self.network.log_std
-        if log_std is None:
-            choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
-            return {"action": choice, "behavior_log_prob": log_prob}
-        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
-        return {"action": action, "behavior_log_prob": log_prob}
+                policy, after = self.network.step(self._here(obs), self._here(state))
+                outputs, chosen["state"] = self._host(policy), self._host(after)
+        action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
+        return {"action": action, "behavior_log_prob": log_prob, **chosen}
 
-    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As Algorithm.to_env."""
+        return self.network.distribution.to_env(action)
+
+    def evaluate(
+        self, obs: Tensor, action: Tensor, memory: Memory | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability and entropy of the policy, and the value; the gradient flows.
 
         Args:
             obs: [M, *shape].
             action: [N, ...] with N <= M, of the first N observations.
+            memory: what `memory` gives of the same columns.
 
         Returns:
             log_prob [N], entropy [N], value [M].
         """
-        policy, value = self.network(obs)
-        policy = policy[: len(action)]
-        log_std = self.network.log_std
-        log_prob, entropy = (
-            categorical(policy, action) if log_std is None else gaussian(policy, log_std, action)
-        )
+        outputs, value = self.network(obs, memory)
+        log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
 
+    def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:
+        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others.
+
+        As in acting: the state at the start of the trajectory is the actor's, and the observation after the reset step
+        is the first of an episode.
+        """
+        if not self.network.state_size:
+            return None
+        valid = fields["valid"]
+        begins = torch.cat((torch.zeros_like(valid[:1]), ~valid))
+        return Memory(fields["initial_state"][0], begins)
+
+    def parts(self, num_rows: int, memory: Memory | None) -> Iterator[tuple[slice | Tensor, Memory | None]]:
+        """Rows, of `num_rows` time-major ones, that go through the network at once, one part after the other.
+
+        Sequences stay whole: of those of `memory` a part has all rows, which are numbers then.
+        """
+        if memory is None:
+            for start in range(0, num_rows, self.chunk_rows):
+                yield slice(start, start + self.chunk_rows), None
+            return
+        columns = torch.arange(len(memory.state), device=memory.state.device)
+        length = num_rows // max(1, len(columns))
+        stride = max(1, self.chunk_rows // max(1, length))
+        for start in range(0, len(columns), stride):
+            part = columns[start : start + stride]
+            yield whole_columns(part, length, len(columns)), memory.columns(part)
+
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
+        """Rewards [T, C], 0 where not valid: clipped, times reward_scale, or as normalize_returns says."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
+        if self.config.normalize_returns:
+            return self.normalizers.scale_reward(reward)
         clip, scale = self.config.reward_clip, self.config.reward_scale
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
@@ -104,6 +149,18 @@ class ActorCriticAlgorithm(Algorithm):
             lambda_=lambda_,
         )
 
+    def observe(self, batch: Batch, reducer: Reducer) -> None:
+        """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
+        seen = self.network.seen(batch.fields["obs"])
+        self.normalizers.count({**batch.fields, "obs": seen}, reducer)
+
+    def _here(self, array: npt.NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.parameters.vector.device) if self._on_device else tensor
+
+    def _host(self, tensor: Tensor) -> npt.NDArray[Any]:
+        return np.asarray((tensor.cpu() if self._on_device else tensor).numpy())
+
     def learning_rate(self, progress: float) -> float:
         """Step size at the share `progress` of the budget."""
         if not self.config.anneal_learning_rate:
@@ -113,6 +170,8 @@ class ActorCriticAlgorithm(Algorithm):
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
         self.optimizer.move(device)
+        for buffer in self.network.buffers():  # constants of a user's torso
+            buffer.data = buffer.to(device)
         self._on_device = device.type != "cpu"
 
     def vectors(self) -> list[Tensor]:
@@ -129,12 +188,17 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, as copies."""
-        return self.optimizer.state()
+        """Parameters, Adam's moments and its count of steps, and running moments, as copies."""
+        return self.optimizer.state() | self.normalizers.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
+        """Restore `state` bit for bit.
+
+        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
+        """
+        check_state(self.state(), state)
         self.optimizer.load_state(state)
+        self.normalizers.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
@@ -154,17 +218,34 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
         open_gradient(self.parameters, reducer)
+        loss_sum = self.accumulate(batch.fields, reducer, metrics)
+        samples = int(batch.fields["valid"].sum())
+        return self.step(batch, reducer, progress, metrics, samples, loss_sum)
+
+    def accumulate(self, fields: Mapping[str, Tensor], reducer: Reducer, metrics: Metrics) -> float:
+        """Add the gradient of the loss over all valid env_steps [T, C] to the one that is open; the sum of the loss."""
         loss_sum = 0.0
-        unroll_length, num_columns = batch.fields["reward"].shape
+        unroll_length, num_columns = fields["reward"].shape
         # Columns do not touch each other, so large ones may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
-            loss = self.loss(columns(batch, start, start + stride), metrics)
+            loss = self.loss(columns(fields, start, start + stride), metrics)
             completes = start + stride >= num_columns
             with last_backward(self.parameters, reducer) if completes else nullcontext():
                 loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
-        samples = int(batch.fields["valid"].sum())
+        return loss_sum
+
+    def step(
+        self,
+        batch: Batch,
+        reducer: Reducer,
+        progress: float,
+        metrics: Metrics,
+        samples: int,
+        loss_sum: float,
+    ) -> UpdateResult:
+        """Step along the open gradient, the sum over this learner's `samples`. Collective over the learners."""
         gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
         learning_rate = self.learning_rate(progress)
         applied = gradient.finite or not batch.check_finite
@@ -222,6 +303,12 @@ def rows(values: Tensor) -> Tensor:
     return values.flatten(0, 1)
 
 
-def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
-    """Fields of the columns [start, stop) of a batch, as views."""
-    return {name: values[:, start:stop] for name, values in batch.fields.items()}
+def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
+    """Numbers, int64 [length * n], of all rows of the `columns`, int64 [n], among length * num_columns: time-major."""
+    steps = torch.arange(length, device=columns.device)
+    return (steps.unsqueeze(1) * num_columns + columns).flatten()
+
+
+def columns(fields: Mapping[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    """The columns [start, stop) of a batch's fields, as views."""
+    return {name: values[:, start:stop] for name, values in fields.items()}

@@ -26,7 +26,9 @@ class Impala(OneStepAlgorithm):
         config = self.config
         valid = fields["valid"]
         shape, count = valid.shape, valid.numel()
-        log_prob, entropy, value = self.evaluate(rows(fields["obs"]), rows(fields["action"]))
+        log_prob, entropy, value = self.evaluate(
+            rows(fields["obs"]), rows(fields["action"]), self.memory(fields)
+        )
         values = value.detach().view(shape[0] + 1, shape[1])
         log_rho = log_prob.detach().view(shape) - fields["behavior_log_prob"]
         log_rho = log_rho.masked_fill(~valid, 0.0)
@@ -45,7 +47,7 @@ class Impala(OneStepAlgorithm):
         )
         value, target, log_rho = value[:count], rows(targets), rows(log_rho)
         mask = rows(valid).to(torch.float32)
-        policy_losses = policy_gradient_loss(log_prob, rows(advantages))
+        policy_losses = policy_gradient_loss(log_prob.masked_fill(~rows(valid), 0.0), rows(advantages))
         value_losses = value_loss(value, target)
         clipped = (log_rho.exp() > config.rho_bar).to(torch.float32)
         metrics.add(mask, policy_losses, value_losses, entropy, approx_kl(log_rho), log_rho, clipped)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows, whole_columns
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import ReducedGradient, last_backward, open_gradient, reduce_gradient
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
@@ -22,11 +22,24 @@ from hpcrl.functional.losses import (
     outside_trust_interval,
     value_loss,
 )
+from hpcrl.functional.returns import Gae
 from hpcrl.functional.statistics import global_moments
+from hpcrl.models.recurrent import Memory
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "clip_fraction")
 KL_MARGIN = 1.5
 """Epochs end when the KL estimate passes this many times target_kl."""
+
+
+class Center(NamedTuple):
+    """Where the trust interval lies, for [N] env_steps."""
+
+    log_prob: Tensor
+    """of the policy that it lies around"""
+    weight: Tensor
+    """of the policy loss"""
+    log_rho: Tensor
+    """log-probability under the policy that advantages are estimated for, minus that when it acted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +54,21 @@ class Samples:
     weight: Tensor
     """of the policy loss"""
     value: Tensor
-    """of the parameters before the update's first gradient step"""
+    """that advantages were computed from: of the parameters before the update's first gradient step"""
     advantage: Tensor
     target: Tensor
     valid: Tensor
+    memory: Memory | None
+    """of a recurrent policy, for the C columns"""
 
     def take(self, index: Tensor) -> Samples:
-        """Copy the rows `index`, int64 [N]."""
-        return Samples(*(getattr(self, name).index_select(0, index) for name in self.__slots__))
+        """Copy the rows `index`, int64 [N]; of a recurrent policy all rows of some columns, time-major."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "memory"}
+        taken = {name: value.index_select(0, index) for name, value in values.items()}
+        if self.memory is None:
+            return Samples(**taken, memory=None)
+        num_columns = len(index) * len(self.memory.state) // len(self.valid)
+        return Samples(**taken, memory=self.memory.columns(index[:num_columns]))
 
 
 class PPO(ActorCriticAlgorithm):
@@ -86,56 +106,74 @@ class PPO(ActorCriticAlgorithm):
     def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
         """Advantages and targets from the values before the first gradient step, once per update."""
         fields = batch.fields
-        values = self._values(fields["obs"])
-        advantages, targets = self.advantages(fields, values, self.config.gae_lambda)
+        memory = self.memory(fields)
+        values = self._values(fields["obs"], memory)
+        obs = rows(fields["obs"][:-1])
+        names = ("action", "behavior_log_prob", "valid")
+        action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
+        center = self.center(obs, action, behavior_log_prob, memory)
+        advantages, targets = self.estimate(fields, values, center.log_rho.view(fields["valid"].shape))
         if self.config.normalize_advantages:
             moments = global_moments(advantages, fields["valid"], reducer.sum_)
             advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)
-        names = ("action", "behavior_log_prob", "valid")
-        action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
-        obs = rows(fields["obs"][:-1])
-        proximal_log_prob, weight = self.center(obs, action, behavior_log_prob)
         return Samples(
             obs=obs,
             action=action,
             behavior_log_prob=behavior_log_prob,
-            proximal_log_prob=proximal_log_prob,
-            weight=weight.masked_fill(~valid, 0.0),
+            proximal_log_prob=center.log_prob,
+            weight=center.weight.masked_fill(~valid, 0.0),
             value=rows(values[:-1]),
             advantage=rows(advantages),
             target=rows(targets),
             valid=valid,
+            memory=memory,
         )
 
-    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [N] of the policy that the trust interval lies around, and weights [N] of the policy loss.
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
+        """Where the trust interval lies. Called once per update, before its first gradient step.
 
-        Called once per update, before its first gradient step. Here: the policy that acted, and 1.
+        Here: around the policy that acted, which advantages are estimated for too, with weight 1.
         """
-        return behavior_log_prob, torch.ones_like(behavior_log_prob)
+        return Center(
+            behavior_log_prob, torch.ones_like(behavior_log_prob), torch.zeros_like(behavior_log_prob)
+        )
 
-    def _values(self, obs: Tensor) -> Tensor:
+    def estimate(self, fields: Mapping[str, Tensor], values: Tensor, log_rho: Tensor) -> Gae:
+        """Advantages and value targets [T, C] under values [T+1, C]; log_rho [T, C] of `center`. Here: by GAE."""
+        return self.advantages(fields, values, self.config.gae_lambda)
+
+    def log_probs(self, obs: Tensor, action: Tensor, memory: Memory | None) -> Tensor:
+        """Log-probabilities [N] of the policy as it is, without a gradient, a part at a time."""
+        log_prob = torch.empty(len(obs), device=obs.device)
+        with torch.no_grad():
+            for part, memory_of_part in self.parts(len(obs), memory):
+                log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
+        return log_prob
+
+    def _values(self, obs: Tensor, memory: Memory | None) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
         flat = rows(obs)
         values = torch.empty(len(flat), device=flat.device)
         with torch.no_grad():
-            for start in range(0, len(flat), self.chunk_rows):
-                stop = start + self.chunk_rows
-                values[start:stop] = self.network.value(flat[start:stop])
+            for part, memory_of_part in self.parts(len(flat), memory):
+                values[part] = self.network.value(flat[part], memory_of_part)
         return values.view(obs.shape[:2])
 
     def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
         """Rows of this learner in each gradient step of the update, int64 [n], n may be 0.
 
-        The permutation runs over the env_steps of all learners and depends only on seed, update and epoch.
+        The permutation runs over the env_steps of all learners, or, as a recurrent policy needs those of a column in
+        their order, over the columns, and depends only on seed, update and epoch.
         """
         unroll_length, num_columns = batch.fields["reward"].shape
-        total = unroll_length * batch.total_columns
+        recurrent = self.network.state_size > 0
+        total = batch.total_columns * (1 if recurrent else unroll_length)
         parts = self.config.num_minibatches
         if parts > total:
+            what = "columns" if recurrent else f"env_steps ({unroll_length} x {batch.total_columns} columns)"
             raise ValueError(
-                f"algorithm.num_minibatches={parts} is more than the {total} env_steps of one update "
-                f"(unroll_length {unroll_length} x {batch.total_columns} columns); use at most {total}"
+                f"algorithm.num_minibatches={parts} is more than the {total} {what} of one update; "
+                f"use at most {total}"
             )
         for epoch in range(self.config.epochs):
             permutation = np.random.default_rng([self.seed, batch.update, epoch]).permutation(total)
@@ -143,7 +181,8 @@ class PPO(ActorCriticAlgorithm):
                 step, column = np.divmod(part, batch.total_columns)
                 column -= batch.column_offset
                 own = (column >= 0) & (column < num_columns)
-                yield torch.from_numpy(step[own] * num_columns + column[own])
+                index = torch.from_numpy(step[own] * num_columns + column[own])
+                yield whole_columns(index, unroll_length, num_columns) if recurrent else index
 
     def _gradient(
         self, samples: Samples, index: Tensor, reducer: Reducer, metrics: Metrics
@@ -158,7 +197,7 @@ class PPO(ActorCriticAlgorithm):
     def _backward(self, samples: Samples, reducer: Reducer, metrics: Metrics) -> tuple[int, float]:
         """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
         config = self.config
-        log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
+        log_prob, entropy, value = self.evaluate(samples.obs, samples.action, samples.memory)
         log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
         policy_losses = samples.weight * clipped_surrogate_loss(
             log_ratio, samples.advantage, config.clip_epsilon, config.dual_clip

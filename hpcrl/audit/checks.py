@@ -129,7 +129,11 @@ def _versions(seen: Evidence) -> Iterator[str]:
 def _env_steps(seen: Evidence) -> Iterator[str]:
     """Every table has as many env_steps for each update, and the cumulative number adds up."""
     numbers = seen.updates["update"]
-    counted = seen.env_steps()
+    counted, again = seen.env_steps(), seen.updates["batch_use"] > 1
+    yield from first_row(
+        again & (counted != 0),
+        lambda at: f"update {numbers[at]}: {counted[at]} env_steps in `updates`, which were counted before",
+    )
     for name, sums in (
         ("trajectories", seen.per_update(seen.raw_place, seen.raw["env_steps"])),
         ("lag", seen.per_update(seen.lag_place, seen.lag["env_steps"])),
@@ -138,7 +142,7 @@ def _env_steps(seen: Evidence) -> Iterator[str]:
         def say(at: int, name: str = name, sums: Counts = sums) -> str:
             return f"update {numbers[at]}: {sums[at]} env_steps in `{name}`, {counted[at]} in `updates`"
 
-        yield from first_row(sums != counted, say)
+        yield from first_row((sums != counted) & ~again, say)
 
 
 def _checksums(seen: Evidence) -> Iterator[str]:
@@ -156,12 +160,28 @@ def _checksums(seen: Evidence) -> Iterator[str]:
 
 
 def _once(seen: Evidence) -> Iterator[str]:
-    """No trajectory was trained on in two updates."""
+    """No trajectory was trained on more often than `batch_use` says: once, where batches are not used again."""
     names = ["collected_in", "actor", "grant"]
-    pairs = np.unique(seen.raw[[*names, "update"]])
-    again = np.append(False, pairs[names][1:] == pairs[names][:-1])[: len(pairs)]
+    pairs, rows = np.unique(seen.raw[[*names, "update"]], return_index=True)
+    first = np.append(True, pairs[names][1:] != pairs[names][:-1])[: len(pairs)]
+    numbers = np.arange(len(pairs))
+    use = numbers - np.maximum.accumulate(np.where(first, numbers, 0)) + 1
+    said = seen.updates["batch_use"][seen.raw_place[rows]]
+    most = seen.of_attempt(lambda head: int(head.config.get("algorithm", {}).get("batch_uses", 1)))
     yield from first_row(
-        again, lambda at: f"{_name(pairs[at])}: trained before, in update {pairs['update'][at - 1]}"
+        seen.updates["batch_use"] > most,
+        lambda at: (
+            f"update {seen.updates['update'][at]}: batch_use is {seen.updates['batch_use'][at]}, the config "
+            f"allows {most[at]}"
+        ),
+    )
+    yield from first_row(
+        use != said,
+        lambda at: (
+            f"{_name(pairs[at])}: trained before, in update {pairs['update'][at - 1]}"
+            if use[at] > 1
+            else f"{_name(pairs[at])}: batch_use is {said[at]}, but it was not trained before"
+        ),
     )
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from typing import cast
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpcrl.config import ConfigError, ModelConfig
+from hpcrl.config import ModelConfig
 from hpcrl.data.specs import EnvSpec
+from hpcrl.functional.distributions import mask_logits
+from hpcrl.models.action_distributions import action_distribution
+from hpcrl.models.recurrent import CELLS, Memory, Recurrent
+from hpcrl.models.torsos import make_linear, make_normalizer, make_torso
 
-SMALLEST_IMAGE = 36
-"""Height and width below which the convolutions have no output left."""
-HIDDEN_GAIN = math.sqrt(2)
 POLICY_GAIN = 0.01
 VALUE_GAIN = 1.0
 
@@ -25,7 +24,9 @@ class ActorCritic(nn.Module):
     Orthogonal weights (gain sqrt 2 in the torso, 0.01 for the policy head, 1 for the value head); biases 0.
 
     Attributes:
-        log_std: float32 [action dims], log standard deviation of Gaussian actions; None for discrete ones.
+        distribution: what the policy's outputs mean.
+        normalizer: first layer of every torso; None unless observations are normalized.
+        state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
     """
 
     def __init__(self, env: EnvSpec, model: ModelConfig, seed: int) -> None:
@@ -35,142 +36,109 @@ class ActorCritic(nn.Module):
         """
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.torso, width = _torso(env, model, generator)
-        self.value_torso = None if model.shared_torso else _torso(env, model, generator)[0]
-        self.policy_head = _linear(width, env.action.size, POLICY_GAIN, generator)
-        self.value_head = _linear(width, 1, VALUE_GAIN, generator)
-        self.log_std: nn.Parameter | None = None
-        if env.action.kind == "continuous":
-            self.log_std = nn.Parameter(torch.full((env.action.size,), model.initial_log_std))
+        self.distribution = action_distribution(env, model)
+        self._features, self._mask_size = env.features.shape, env.mask_size
+        self._choices = env.action.choices_per_part
+        self.normalizer = make_normalizer(env, model)
+        self.torso, width = make_torso(env, model, self.normalizer, generator)
+        self.value_torso = (
+            None if model.shared_torso else make_torso(env, model, self.normalizer, generator)[0]
+        )
+        self.cell = _cell(width, model, generator)
+        self.value_cell = None if model.shared_torso else _cell(width, model, generator)
+        sizes = [cell.state_size if cell is not None else 0 for cell in (self.cell, self.value_cell)]
+        self.state_size = sum(sizes)
+        self._policy_part, self._value_part = range(sizes[0]), range(sizes[0], self.state_size)
+        width = width if self.cell is None else self.cell.size
+        self.policy_head = make_linear(width, self.distribution.num_outputs, POLICY_GAIN, generator)
+        self.value_head = make_linear(width, 1, VALUE_GAIN, generator)
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy parameters and values.
+    def forward(self, obs: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
+        """Policy outputs and values.
 
         Args:
             obs: [N, *shape] in the environment's dtype; N may be 0.
+            memory: for a recurrent network: obs are those of its sequences, time-major.
 
         Returns:
-            float32 [N, action.size], logits (discrete) or means (continuous), and float32 [N], values.
+            float32 [N, distribution.num_outputs], and float32 [N], values.
         """
-        features = self.torso(obs)
-        value_features = features if self.value_torso is None else self.value_torso(obs)
-        return self.policy_head(features), self.value_head(value_features).squeeze(-1)
+        features = self._policy_features(obs, memory)
+        value_features = features if self.value_torso is None else self._value_features(obs, memory)
+        outputs = self.masked(self.policy_head(features), obs)
+        return outputs, self.value_head(value_features).squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """Only the policy parameters of `forward`, all that acting needs.
+        """Only the policy outputs of `forward`, all that acting needs.
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """
-        features = obs
-        for layer in self.torso:
-            features = layer.forward(features)
-        return self.policy_head.forward(features)
+        return self.masked(self.policy_head.forward(_through(self.torso, self.seen(obs))), obs)
 
-    def value(self, obs: Tensor) -> Tensor:
+    def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`policy` of a recurrent network, for one env_step, and the state after it, [N, state_size] like that before.
+
+        What a torso of the value remembers goes on too, so that a learner can start from it.
+        """
+        if self.cell is None:
+            raise RuntimeError("this network is not recurrent; use `policy`")
+        of_policy, of_value = (
+            state[:, part.start : part.stop] for part in (self._policy_part, self._value_part)
+        )
+        seen = self.seen(obs)
+        after = self.cell.step(_through(self.torso, seen), of_policy)
+        policy = self.masked(self.policy_head.forward(after[:, : self.cell.size]), obs)
+        if self.value_torso is not None and self.value_cell is not None:
+            value_after = self.value_cell.step(_through(self.value_torso, seen), of_value)
+            after = torch.cat((after, value_after), 1)
+        return policy, after
+
+    def value(self, obs: Tensor, memory: Memory | None = None) -> Tensor:
         """Only the values of `forward`."""
-        torso = self.torso if self.value_torso is None else self.value_torso
-        return cast(Tensor, self.value_head(torso(obs)).squeeze(-1))
+        return cast(Tensor, self.value_head(self._value_features(obs, memory)).squeeze(-1))
 
+    def _policy_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        return _remembered(self.torso(self.seen(obs)), self.cell, memory, self._policy_part)
 
-class Vectors(nn.Module):
-    """Observations of any numeric dtype and shape [N, ...] as float32 [N, features]."""
+    def _value_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        if self.value_torso is None:
+            return self._policy_features(obs, memory)
+        return _remembered(self.value_torso(self.seen(obs)), self.value_cell, memory, self._value_part)
 
-    def forward(self, obs: Tensor) -> Tensor:
-        """Flatten and cast; no copy when nothing changes."""
-        if obs.ndim == 2 and obs.dtype == torch.float32:
+    def seen(self, obs: Tensor) -> Tensor:
+        """What the torsos get of obs, any leading dimensions: all but the action mask, in its own shape."""
+        if not self._mask_size:
             return obs
-        return obs.reshape(obs.shape[0], math.prod(obs.shape[1:])).to(torch.float32)
+        return obs[..., : -self._mask_size].reshape(*obs.shape[:-1], *self._features)
+
+    def masked(self, outputs: Tensor, obs: Tensor) -> Tensor:
+        """Logits [N, num_outputs] with -infinity for the choices that the mask in obs [N, ...] does not allow."""
+        if not self._mask_size:
+            return outputs
+        return mask_logits(outputs, obs[:, -self._mask_size :] != 0, self._choices)
 
 
-class Images(nn.Module):
-    """uint8 images [N, C, H, W] as float32 in [0, 1]."""
-
-    def forward(self, obs: Tensor) -> Tensor:
-        """Scale by 1/255."""
-        return torch.mul(obs, 1 / 255)
-
-
-class InPlace(nn.Module):
-    """tanh or relu, written over its input: one pass over memory less."""
-
-    def __init__(self, activation: str) -> None:
-        super().__init__()
-        self._apply_in_place = torch.tanh_ if activation == "tanh" else torch.relu_
-
-    def forward(self, features: Tensor) -> Tensor:
-        """Overwrite `features`, which must be the output of a linear layer or a convolution."""
-        return self._apply_in_place(features)
+def _cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
+    """What stands behind a torso of this width."""
+    if model.recurrent == "none":
+        return None
+    return CELLS[model.recurrent](width, model.recurrent_size, generator)
 
 
-class BlankLinear(nn.Linear):
-    """A linear layer whose own initialization, which draws from torch's global random state, is left out."""
-
-    def reset_parameters(self) -> None:
-        """Leave the memory as it is; `_initialize` follows."""
-
-
-class BlankConv2d(nn.Conv2d):
-    """A convolution whose own initialization is left out; see BlankLinear."""
-
-    def reset_parameters(self) -> None:
-        """Leave the memory as it is; `_initialize` follows."""
-
-
-def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[nn.Sequential, int]:
-    """Torso and the width of its output."""
-    if model.torso == "nature_cnn":
-        layers, width = _nature_convolutions(env, model, generator)
-    else:
-        layers, width = [Vectors()], _vector_width(env)
-    for size in model.hidden_sizes:
-        layers += [_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
-        width = size
-    return nn.Sequential(*layers), width
-
-
-def _vector_width(env: EnvSpec) -> int:
-    shape, dtype = env.observation.shape, env.observation.dtype
-    if dtype == "uint8" and len(shape) == 3:
-        raise ConfigError(
-            f"model.torso=mlp does not fit the uint8 images {shape} of {env.id}; use model.torso=nature_cnn"
+def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None, part: range) -> Tensor:
+    """What the heads see of the features [N, width]: these, or what the cell makes of them."""
+    if cell is None:
+        return features
+    if memory is None:
+        raise ValueError(
+            "a recurrent network needs its memory: where each sequence of observations starts from"
         )
-    if np.dtype(dtype).kind not in "biuf" or 0 in shape:
-        raise ConfigError(
-            f"model.torso=mlp does not fit the observations of {env.id}, shape {shape} and dtype {dtype}; "
-            "it takes real numbers, at least one: change env.id, or wrap it with env.engine=custom"
-        )
-    return math.prod(shape)
+    return cell.unroll(features, memory.part(part))
 
 
-def _nature_convolutions(
-    env: EnvSpec, model: ModelConfig, generator: torch.Generator
-) -> tuple[list[nn.Module], int]:
-    """Convolutions of Mnih et al. 2015 and the width of their flattened output."""
-    shape, dtype = env.observation.shape, env.observation.dtype
-    if dtype != "uint8" or len(shape) != 3 or min(shape[1:]) < SMALLEST_IMAGE or shape[0] == 0:
-        raise ConfigError(
-            f"model.torso=nature_cnn does not fit the {dtype} observations {shape} of {env.id}; it takes "
-            f"uint8 images [channels, height, width] of {SMALLEST_IMAGE} x {SMALLEST_IMAGE} or more: "
-            "use model.torso=mlp for anything else"
-        )
-    channels, height, width = shape
-    layers: list[nn.Module] = [Images()]
-    for out_channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
-        convolution = BlankConv2d(channels, out_channels, kernel, stride)
-        _initialize(convolution, HIDDEN_GAIN, generator)
-        layers += [convolution, InPlace(model.activation)]
-        channels = out_channels
-        height, width = (height - kernel) // stride + 1, (width - kernel) // stride + 1
-    return [*layers, nn.Flatten()], channels * height * width
-
-
-def _linear(width: int, size: int, gain: float, generator: torch.Generator) -> nn.Linear:
-    layer = BlankLinear(width, size)
-    _initialize(layer, gain, generator)
-    return layer
-
-
-def _initialize(layer: nn.Linear | nn.Conv2d, gain: float, generator: torch.Generator) -> None:
-    nn.init.orthogonal_(layer.weight, gain, generator=generator)
-    if layer.bias is not None:
-        nn.init.zeros_(layer.bias)
+def _through(torso: nn.Sequential, obs: Tensor) -> Tensor:
+    """torso(obs), past torch's hooks."""
+    features = obs
+    for layer in torso:
+        features = layer.forward(features)
+    return features

@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms import Algorithm
+from hpcrl.algorithms import Acting, Algorithm
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
+from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
-from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
+from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env, require_choices
+from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
@@ -26,6 +28,9 @@ class _Group:
     env: VectorEnv
     columns: slice
     obs: npt.NDArray[Any]
+    acting: Acting
+    returns: DiscountedReturns | None
+    """Only where the learners normalize by them."""
     under_way: bool = False
 
 
@@ -49,8 +54,13 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            env, obs = self._begin(session, placement, indices)
-            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs))
+            env, rows = self._begin(session, placement, indices)
+            acting = Acting(algorithm, len(indices), rows.policy_state)
+            returns = None
+            if config.algorithm.normalize_returns:
+                returns = DiscountedReturns(len(indices), config.algorithm.gamma, rows.discounted_return)
+            place = slice(columns.start, columns.stop)
+            self._groups.append(_Group(env, place, rows.obs, acting, returns))
         restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
@@ -62,6 +72,8 @@ class Collector:
         unroll_length = len(fields["reward"])
         for group in self._groups:
             fields["obs"][0, group.columns] = group.obs
+            if group.acting.state is not None:
+                fields["initial_state"][0, group.columns] = group.acting.state
         for t in range(unroll_length):
             for group in self._groups:
                 if t > 0:
@@ -78,13 +90,20 @@ class Collector:
         """Finish env_steps under way, of a trajectory that is given up; the environments go on from there."""
         for group in self._groups:
             if group.under_way:
-                group.obs = group.env.recv().obs.copy()
+                step = group.env.recv()
+                group.obs = step.obs.copy()
+                group.acting.restart(~step.valid)
+                if group.returns is not None:
+                    group.returns.step(step.reward, step.terminated | step.truncated)
                 group.under_way = False
                 self._work()
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
-        groups = [(group.obs, env_state(group.env)) for group in self._groups]
+        groups = []
+        for group in self._groups:
+            returns = None if group.returns is None else group.returns.carried
+            groups.append(EnvRows(group.obs, env_state(group.env), group.acting.state, returns))
         return {
             "actions": {"state": generator_rows([self._rng])},
             "envs": env_values(self.envs.start, groups),
@@ -96,27 +115,28 @@ class Collector:
         for group in self._groups:
             group.env.close()
 
-    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, Obs]:
-        """Environments as they were saved, or in the first observation of an episode."""
+    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, EnvRows]:
+        """Environments as they were saved, with what goes on with them, or at the start of an episode."""
         config, saved = session.config, session.cuts.saved
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, env.reset().copy()
+            return env, _first_rows(env)
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
         if found is not None and isinstance(env, Resumable):
-            env.load_state(found[1])
-            return env, found[0]
+            env.load_state(found.state)
+            return env, found
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, env.reset().copy()
+        return env, _first_rows(env)
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
-        chosen = self._algorithm.act(fields["obs"][t, group.columns], self._rng)
+        chosen = group.acting.act(fields["obs"][t, group.columns], self._rng)
+        action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
-        group.env.send(chosen["action"])
+        group.env.send(action)
         group.under_way = True
         sent = perf_counter()
         fields["action"][t, group.columns] = chosen["action"]
@@ -129,12 +149,17 @@ class Collector:
     def _receive(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int, version: int) -> None:
         start = perf_counter()
         step = group.env.recv()
+        group.acting.restart(~step.valid)
         group.under_way = False
         self._work()
         received = perf_counter()
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
+        require_choices(group.env.spec, step.obs, ~(step.terminated | step.truncated))
+        if group.returns is not None:
+            returns = group.returns.step(step.reward, step.terminated | step.truncated)
+            fields[DISCOUNTED_RETURN.name][t, group.columns] = returns
         self._timers.add("env.recv", received - start)
         self._timers.add("trajectory.write", perf_counter() - received)
         if step.episode_length.any():
@@ -152,3 +177,9 @@ class Collector:
             actor=self._actor,
         )
         self._record("episodes", rows)
+
+
+def _first_rows(env: VectorEnv) -> EnvRows:
+    obs = env.reset().copy()
+    require_choices(env.spec, obs, np.ones(env.num_envs, bool))
+    return EnvRows(obs, {})

@@ -17,6 +17,7 @@ from hpcrl.config import (
     A2CConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
+    ImpactConfig,
     ImpalaConfig,
     ModelConfig,
     PPOConfig,
@@ -39,6 +40,7 @@ CONFIGS: dict[str, AlgorithmConfig] = {
     "decoupled_ppo": DecoupledPPOConfig(
         learning_rate=3e-3, epochs=2, num_minibatches=3, behavior_weight_cap=1.5
     ),
+    "impact": ImpactConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0),
     "impala": ImpalaConfig(learning_rate=3e-3),
     "ppo": PPOConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0, value_clip=0.5),
 }
@@ -53,12 +55,18 @@ def build(
     return algorithm_class(config.name)(config, env, model, seed)
 
 
-def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0) -> Batch:
-    """Random observations, actions, rewards and ends; the step after an end is not valid."""
+def random_batch(
+    env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0, state_size: int = 0
+) -> Batch:
+    """Random observations, actions, rewards and ends; the step after an end is not valid.
+
+    `state_size`: of a recurrent policy, whose states are random too.
+    """
     rng = np.random.default_rng(seed)
     shape = (unroll_length, num_columns)
-    if env.action.kind == "discrete":
-        action = rng.integers(0, env.action.size, shape)
+    if env.action.kind != "continuous":
+        choices = np.reshape(env.action.choices_per_part, env.action.shape)
+        action = rng.integers(0, choices, (*shape, *env.action.shape))
     else:
         action = rng.normal(size=(*shape, env.action.size)).astype(np.float32)
     ends = rng.random(shape) < 0.25
@@ -75,6 +83,8 @@ def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, 
         "valid": valid,
         "behavior_log_prob": rng.normal(-1.1, 0.3, size=shape).astype(np.float32),
     }
+    if state_size:
+        fields["initial_state"] = rng.normal(size=(1, num_columns, state_size)).astype(np.float32)
     return make_batch(fields, update)
 
 

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from hpcrl.config import (
     A2CConfig,
+    A3CConfig,
     AlgorithmConfig,
     BudgetConfig,
     CheckpointConfig,
@@ -15,10 +16,12 @@ from hpcrl.config import (
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
+    ImpactConfig,
     ImpalaConfig,
     LagConfig,
     LogConfig,
     ModelConfig,
+    PlainGradientConfig,
     PPOConfig,
     RanksConfig,
     ReductionConfig,
@@ -42,6 +45,7 @@ OF_ALL = {
     "value_coefficient": 0.25,
     "reward_clip": 5.0,
     "reward_scale": 0.25,
+    "normalized_reward_clip": 5.0,
     "max_nonfinite_updates": 2,
     "gae_lambda": 0.8,
 }
@@ -61,8 +65,11 @@ SECTIONS = [
         activation="relu",
         shared_torso=False,
         initial_log_std=-0.5,
+        observation_clip=5.0,
+        observation_epsilon=1e-4,
     ),
     A2CConfig(**OF_ALL),
+    A3CConfig(**OF_ALL | {"batch_trajectories": 1}),
     DecoupledPPOConfig(
         **OF_ALL,
         clip_epsilon=0.3,
@@ -73,6 +80,22 @@ SECTIONS = [
         normalize_advantages=False,
         target_kl=0.02,
         behavior_weight_cap=2.0,
+    ),
+    ImpactConfig(
+        **OF_ALL,
+        clip_epsilon=0.3,
+        value_clip=0.4,
+        dual_clip=3.0,
+        epochs=2,
+        num_minibatches=2,
+        normalize_advantages=False,
+        target_kl=0.02,
+        buffer_batches=2,
+        batch_uses=3,
+        target_update_updates=5,
+        target_ratio_cap=1.5,
+        rho_bar=2.0,
+        c_bar=0.5,
     ),
     ImpalaConfig(
         unroll_length=20,
@@ -86,6 +109,7 @@ SECTIONS = [
         value_coefficient=1.0,
         reward_clip=1.0,
         reward_scale=0.5,
+        normalized_reward_clip=3.0,
         max_nonfinite_updates=5,
         rho_bar=1.5,
         c_bar=1.25,
@@ -104,6 +128,7 @@ SECTIONS = [
         value_coefficient=1.0,
         reward_clip=10.0,
         reward_scale=2.0,
+        normalized_reward_clip=7.0,
         max_nonfinite_updates=1,
         gae_lambda=0.9,
         clip_epsilon=0.1,
@@ -167,8 +192,10 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
+CONTRADICTED = {"normalize_observations", "normalize_returns"}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip."""
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -182,7 +209,8 @@ class TestSections:
         kept = [
             name
             for name, field in type(section).model_fields.items()
-            if name != "name" and getattr(section, name) == field.get_default(call_default_factory=True)
+            if name not in {"name", *CONTRADICTED}
+            and getattr(section, name) == field.get_default(call_default_factory=True)
         ]
         assert kept == []
 
@@ -207,7 +235,7 @@ def all_sections():
 
 
 def test_the_sections_are_all_tested():
-    assert {*BY_TYPE, AlgorithmConfig, SurrogateConfig, RunConfig} == set(all_sections())
+    assert {*BY_TYPE, AlgorithmConfig, PlainGradientConfig, SurrogateConfig, RunConfig} == set(all_sections())
 
 
 @pytest.mark.parametrize("section", all_sections(), ids=lambda section: section.__name__)
@@ -223,6 +251,7 @@ def test_every_field_has_a_docstring(section):
 
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
+    few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
     run = RunConfig(
         name="All.of_it-1",
         scheme="pipeline",
@@ -230,7 +259,7 @@ def test_a_whole_run_round_trips(algorithm):
         env=BY_TYPE[EnvConfig],
         model=BY_TYPE[ModelConfig],
         algorithm=algorithm,
-        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"}),
+        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
         lag=BY_TYPE[LagConfig],
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],

@@ -12,10 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.functional import distributions, losses, returns
+from hpcrl.functional.statistics import RunningMoments, moments_of
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5}
+CASE_COUNTS = {
+    "gae": 12,
+    "vtrace": 13,
+    "dualclip": 8,
+    "actor_critic": 6,
+    "offpolicy_ppo": 7,
+    "tanh_gaussian": 3,
+    "running_moments": 6,
+}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -100,6 +110,34 @@ def check_oracle_decoupled(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
 
 
+def check_oracle_impact(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    worker, target, advantage = (double(inputs[name]) for name in ("logp_worker", "logp_target", "adv"))
+    new = double(inputs["logp_new"])
+    log_ratio = new - losses.clipped_target_log_prob(target, worker, inputs["rho"])
+    loss = losses.clipped_surrogate_loss(log_ratio, advantage, inputs["eps"])
+    close("offpolicy_ppo", log_ratio.exp(), expected["ratio"])
+    close("offpolicy_ppo", -loss, expected["objective"])
+    close("offpolicy_ppo", loss.mean().item(), expected["loss"])
+
+
+def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    mean, log_std, pre_tanh = (double(inputs[name]) for name in ("mean", "log_std", "pre_tanh"))
+    for row, log_prob in enumerate(expected["logp"]):  # the file gives each row a deviation of its own
+        one = slice(row, row + 1)
+        half_width = torch.ones_like(log_std[row])
+        got, _ = distributions.tanh_gaussian(mean[one], log_std[row], half_width, pre_tanh[one])
+        close("tanh_gaussian", got, [log_prob])
+        single, _ = distributions.tanh_gaussian(
+            *(values.float() for values in (mean[one], log_std[row], half_width, pre_tanh[one]))
+        )
+        if (pre_tanh[row].abs() >= 8).any():
+            np.testing.assert_allclose(single, [log_prob], rtol=1e-4)
+            for wrong in case.get("biased_forms", {}).values():
+                assert abs(got.item() - wrong[row]) > 0.5
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -121,6 +159,31 @@ def a2c(inputs: dict[str, Any]) -> dict[str, float]:
     return {"pg_loss": (weights * policy).mean().item(), "entropy_loss": -(weights * entropy).mean().item()}
 
 
+def merged_moments(inputs: dict[str, Any]) -> dict[str, Any]:
+    features = max(np.shape(part)[1] for part in inputs["parts"] if part)
+    total = RunningMoments.nothing((features,))
+    for part in inputs["parts"]:
+        values = double(part).reshape(-1, features)
+        total = total.merge(moments_of(values, torch.ones(len(values), dtype=torch.bool)))
+    return {"count": total.count, "mean": total.mean, "var": total.variance}
+
+
+def normalized_rewards(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Where moments are counted after each env_step, beginning with some rows of mean 0 and variance 1."""
+    rewards, count = np.array(inputs["rewards"]), inputs["count0"]
+    running = DiscountedReturns(rewards.shape[1], inputs["gamma"])
+    moments = RunningMoments(count, double(0.0), double(count))
+    normalized, variances = [], []
+    for reward, done in zip(rewards, inputs["dones"], strict=True):
+        values = torch.from_numpy(running.step(reward, np.array(done, bool)))
+        moments = moments.merge(moments_of(values, torch.ones(len(values), dtype=torch.bool)))
+        scaled = reward * moments.inverse_std(inputs["epsilon"]).item()
+        normalized.append(np.clip(scaled, -inputs["clip"], inputs["clip"]))
+        variances.append(moments.variance.item())
+    return {"normalised_rewards": normalized, "running_var": variances}
+
+
+MOMENT_KINDS = {"merge_moments": merged_moments, "return_normalisation": normalized_rewards}
 KINDS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     "value_clip": value_clip,
     "approx_kl": kl_estimates,
@@ -157,6 +220,11 @@ def test_oracle_dualclip(case: dict[str, Any]) -> None:
     check_oracle_dualclip(case)
 
 
+@pytest.mark.parametrize("case", cases("tanh_gaussian"))
+def test_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    check_oracle_tanh_gaussian(case)
+
+
 @pytest.mark.parametrize("case", cases("actor_critic"))
 def test_oracle_actor_critic(case: dict[str, Any]) -> None:
     computed = KINDS[case["kind"]](case["inputs"])
@@ -165,5 +233,13 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
-def test_oracle_decoupled(case: dict[str, Any]) -> None:
-    check_oracle_decoupled(case)
+def test_oracle_off_policy_ppo(case: dict[str, Any]) -> None:
+    {"decoupled": check_oracle_decoupled, "impact": check_oracle_impact}[case["kind"]](case)
+
+
+@pytest.mark.parametrize("case", cases("running_moments"))
+def test_oracle_running_moments(case: dict[str, Any]) -> None:
+    computed = MOMENT_KINDS[case["kind"]](case["inputs"])
+    assert computed.keys() == case["expected"].keys()
+    for name, value in computed.items():
+        close("running_moments", value, case["expected"][name])

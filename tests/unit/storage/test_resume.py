@@ -124,6 +124,13 @@ def test_what_makes_the_run_cannot_change_and_the_difference_is_shown(tmp_path, 
     assert json.loads((tmp_path / "config.json").read_text())["seed"] == 3
 
 
+def test_returns_that_were_not_counted_from_the_start_are_not_normalized_by(tmp_path):
+    begin(tmp_path, 4)
+    changed = config(tmp_path, algorithm={"name": "ppo", "normalize_returns": True})
+    with pytest.raises(ConfigError, match=r"  algorithm\.normalize_returns: False -> True"):
+        check_start(changed, "must")
+
+
 def test_a_queue_of_late_batches_cannot_change_its_length(tmp_path):
     late = {"scheme": "synchronous", "lag": {"injection": 2, "max_lag": 3}}
     open_run(config(tmp_path, **late), "never").directory.close()
