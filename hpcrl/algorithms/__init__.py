@@ -36,6 +36,9 @@ def algorithm_class(name: str) -> type[Algorithm]:
 def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
     """Build the algorithm a run names, with network and optimizer; equal seeds give equal parameters.
 
+    Its learning rate is that for the batches of this run.
+
     Raises ConfigError when the name leads to no Algorithm or the network does not fit the environment.
     """
-    return algorithm_class(config.algorithm.name)(config.algorithm, env, config.model, config.seed)
+    own = config.algorithm.scale_learning_rate(config.gradient_batch)
+    return algorithm_class(own.name)(own, env, config.model, config.seed)

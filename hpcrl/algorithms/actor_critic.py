@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.gradient import FlatAdam, GradientStep, ReducedGradient
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
@@ -25,7 +24,7 @@ from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 
 CHUNK_BYTES = 256 << 20
-"""Observations, as float32, that go through the network at once: bounds the memory of large images."""
+"""Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
 
 
 class ActorCriticAlgorithm(Algorithm):
@@ -43,7 +42,8 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, math.prod(env.observation.shape))))
+        row_bytes = 4 * max(1, math.prod(env.observation.shape))
+        self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
         """observations that may go through the network at once"""
         self._on_device = False
 
@@ -104,11 +104,14 @@ class ActorCriticAlgorithm(Algorithm):
             lambda_=lambda_,
         )
 
-    def learning_rate(self, progress: float) -> float:
-        """Step size at the share `progress` of the budget."""
+    def learning_rate(self, update: int, progress: float) -> float:
+        """Step size of an update (0: the first), at the share `progress` of the budget."""
+        rate, warmup = self.config.learning_rate, self.config.warmup_updates
+        if update < warmup:
+            rate *= (update + 1) / warmup
         if not self.config.anneal_learning_rate:
-            return self.config.learning_rate
-        return self.config.learning_rate * (1 - min(max(progress, 0.0), 1.0))
+            return rate
+        return rate * (1 - min(max(progress, 0.0), 1.0))
 
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
@@ -153,24 +156,21 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
-        open_gradient(self.parameters, reducer)
-        loss_sum = 0.0
         unroll_length, num_columns = batch.fields["reward"].shape
-        # Columns do not touch each other, so large ones may go through the network one part after the other.
+        step = GradientStep(self.parameters, reducer, alone=num_columns == batch.total_columns)
+        # Columns do not touch each other, so many may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
-            loss = self.loss(columns(batch, start, start + stride), metrics)
-            completes = start + stride >= num_columns
-            with last_backward(self.parameters, reducer) if completes else nullcontext():
-                loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.item()
-        samples = int(batch.fields["valid"].sum())
-        gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
-        learning_rate = self.learning_rate(progress)
+            part = columns(batch, start, start + stride)
+            loss = self.loss(part, metrics)
+            last = start + stride >= num_columns
+            step.add(loss, int(part["valid"].sum()), loss.item(), last=last)
+        gradient = step.reduce(self.config.max_grad_norm)
+        learning_rate = self.learning_rate(batch.update, progress)
         applied = gradient.finite or not batch.check_finite
         if applied and gradient.samples:
             self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
-        metrics.grad_norms.append(gradient.norm)
+        metrics.gradients.append(gradient)
         means = metrics.reduce(reducer)
         return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
 
@@ -186,8 +186,8 @@ class Metrics:
     """float64 [1 + names]: valid samples, then one sum for each name"""
     variance_sums: Tensor = field(init=False)
     """float64 [5], of functional.statistics.explained_variance_sums"""
-    grad_norms: list[float] = field(default_factory=list)
-    """norm of each gradient step, equal on all learners"""
+    gradients: list[ReducedGradient] = field(default_factory=list)
+    """of each gradient step, equal on all learners"""
 
     def __post_init__(self) -> None:
         self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
@@ -211,9 +211,20 @@ class Metrics:
             name: total / totals[0] if totals[0] else math.nan
             for name, total in zip(self.names, totals[1:], strict=True)
         }
-        norms = self.grad_norms
-        means["grad_norm"] = sum(norms) / len(norms) if norms else math.nan
+        means |= self._of_gradients()
         means["explained_variance"] = explained_variance(vector[len(self.sums) :])
+        return means
+
+    def _of_gradients(self) -> dict[str, float]:
+        """Means over the gradient steps; of the noise over those where it could be seen."""
+        norms = [gradient.norm for gradient in self.gradients]
+        means = {"grad_norm": sum(norms) / len(norms) if norms else math.nan}
+        seen = [gradient for gradient in self.gradients if not math.isnan(gradient.square)]
+        if seen:
+            square = sum(gradient.square for gradient in seen) / len(seen)
+            variance = sum(gradient.variance for gradient in seen) / len(seen)
+            ratio = variance / square if square > 0 else math.nan
+            means |= {"grad_square": square, "grad_variance": variance, "noise_scale": ratio}
         return means
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import ReducedGradient, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.gradient import GradientStep, ReducedGradient
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,
@@ -65,12 +65,13 @@ class PPO(ActorCriticAlgorithm):
         """
         before = self.state()
         metrics = Metrics(METRICS, self.parameters.vector.device)
-        learning_rate = self.learning_rate(progress)
+        learning_rate = self.learning_rate(batch.update, progress)
         samples = self._samples(batch, reducer)
         metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
-        applied = True
+        applied, alone = True, batch.fields["reward"].shape[1] == batch.total_columns
         for index in self._minibatches(batch):
-            gradient = self._gradient(samples, index, reducer, metrics)
+            step = GradientStep(self.parameters, reducer, alone=alone)
+            gradient = self._gradient(step, samples, index, metrics)
             if batch.check_finite and not gradient.finite:
                 self.load_state(before)
                 applied = False
@@ -78,7 +79,7 @@ class PPO(ActorCriticAlgorithm):
             if self._kl_too_large(gradient):
                 break
             if gradient.samples:
-                metrics.grad_norms.append(gradient.norm)
+                metrics.gradients.append(gradient)
                 self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         means = metrics.reduce(reducer)
         return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
@@ -146,17 +147,17 @@ class PPO(ActorCriticAlgorithm):
                 yield torch.from_numpy(step[own] * num_columns + column[own])
 
     def _gradient(
-        self, samples: Samples, index: Tensor, reducer: Reducer, metrics: Metrics
+        self, step: GradientStep, samples: Samples, index: Tensor, metrics: Metrics
     ) -> ReducedGradient:
         """Reduced gradient of one minibatch, with the sum of the KL estimate as its extra number."""
-        open_gradient(self.parameters, reducer)
-        count, kl_sum = 0, 0.0
-        if len(index):
-            count, kl_sum = self._backward(samples.take(index.to(samples.obs.device)), reducer, metrics)
-        return reduce_gradient(reducer, count, kl_sum, self.config.max_grad_norm)
+        for start in range(0, len(index), self.chunk_rows):
+            rows_of_pass = index[start : start + self.chunk_rows].to(samples.obs.device)
+            loss, count, kl_sum = self._loss(samples.take(rows_of_pass), metrics)
+            step.add(loss, count, kl_sum, last=start + self.chunk_rows >= len(index))
+        return step.reduce(self.config.max_grad_norm)
 
-    def _backward(self, samples: Samples, reducer: Reducer, metrics: Metrics) -> tuple[int, float]:
-        """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
+    def _loss(self, samples: Samples, metrics: Metrics) -> tuple[Tensor, int, float]:
+        """Loss summed over the valid samples, their count, and the sum of the KL estimate; adds to `metrics`."""
         config = self.config
         log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
         log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
@@ -171,14 +172,12 @@ class PPO(ActorCriticAlgorithm):
         losses = (
             policy_losses + config.value_coefficient * value_losses - config.entropy_coefficient * entropy
         )
-        with last_backward(self.parameters, reducer):
-            torch.dot(mask, losses).backward()  # type: ignore[no-untyped-call]
         log_ratio = log_ratio.detach()
         kl = approx_kl(log_ratio)
         clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
         log_rho = (log_prob.detach() - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
         metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped)
-        return int(samples.valid.sum()), float(torch.dot(mask, kl))
+        return torch.dot(mask, losses), int(samples.valid.sum()), float(torch.dot(mask, kl))
 
     def _kl_too_large(self, gradient: ReducedGradient) -> bool:
         """Equal on all learners: `gradient` is reduced."""

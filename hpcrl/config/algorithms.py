@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, PositiveInt, model_validator
 
@@ -38,6 +38,14 @@ class AlgorithmConfig(Config):
     """Discount factor per env_step."""
     learning_rate: float = Field(3e-4, gt=0)
     """Adam step size. Lower it when approx_kl or rho_clip_fraction grow."""
+    learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """Multiply the learning rate by r = env_steps per gradient step, over all learners, / reference_batch (linear:
+    Goyal et al. 2017), or by its root (sqrt, which suits Adam: Malladi et al. 2022). r grows with env.num_envs,
+    batch_trajectories and unroll_length."""
+    reference_batch: int | None = Field(None, ge=1)
+    """env_steps per gradient step for which learning_rate was chosen; needed by learning_rate_scaling."""
+    warmup_updates: int = Field(0, ge=0)
+    """Raise the learning rate linearly over so many updates from the first one on; with annealing it is a factor."""
     anneal_learning_rate: bool = False
     """Lower the learning rate linearly to zero over budget.env_steps."""
     adam_epsilon: float = Field(1e-5, gt=0)
@@ -53,8 +61,51 @@ class AlgorithmConfig(Config):
     reward_scale: float = Field(1.0, gt=0)
     """Multiply training rewards, after clipping, by this; logged returns stay raw. Values of a few units are learned
     soonest: use less than 1 where rewards are large or episodes long."""
+    rows_per_pass: int | None = Field(None, ge=1)
+    """Most observations that go through the network at once; the gradients of the parts add up, so results are the same
+    up to rounding. Bounds the memory of an update. Where whole trajectories are needed (a2c, impala) it is at least one
+    environment's. null: as many as take 256 MiB as float32."""
     max_nonfinite_updates: int = Field(3, ge=1)
     """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
+
+    @property
+    def gradient_steps_per_pass(self) -> int:
+        """Gradient steps into which one pass over the env_steps of an update is divided."""
+        return 1
+
+    def scale_learning_rate(self, env_steps: int) -> AlgorithmConfig:
+        """This configuration with the learning rate for `env_steps` per gradient step, by learning_rate_scaling."""
+        if self.learning_rate_scaling == "none" or self.reference_batch is None:
+            return self
+        ratio = env_steps / self.reference_batch
+        factor = ratio if self.learning_rate_scaling == "linear" else ratio**0.5
+        return self.model_copy(update={"learning_rate": self.learning_rate * factor})
+
+    def describe_learning_rate(self, env_steps: int) -> str:
+        """How large the steps are with `env_steps` per gradient step, and why, as one line for the log."""
+        rate = self.scale_learning_rate(env_steps).learning_rate
+        text = f"learning rate {rate:.4g}"
+        if self.learning_rate_scaling != "none":
+            root = "sqrt" if self.learning_rate_scaling == "sqrt" else ""
+            text += f" = {self.learning_rate:.4g} x {root}({env_steps:,} / {self.reference_batch:,})"
+        text += f", {env_steps:,} env_steps per gradient step"
+        if self.warmup_updates:
+            text += f", warm-up over {self.warmup_updates:,} updates"
+        return text + (", annealed" if self.anneal_learning_rate else "")
+
+    @model_validator(mode="after")
+    def _scaling_has_a_reference(self) -> Self:
+        if (self.learning_rate_scaling == "none") == (self.reference_batch is None):
+            return self
+        if self.reference_batch is None:
+            raise ValueError(
+                f"algorithm.learning_rate_scaling={self.learning_rate_scaling} needs algorithm.reference_batch, the "
+                "env_steps per gradient step for which algorithm.learning_rate was chosen"
+            )
+        raise ValueError(
+            f"algorithm.reference_batch={self.reference_batch} has no effect without scaling; set "
+            "algorithm.learning_rate_scaling=sqrt or linear"
+        )
 
 
 class ImpalaConfig(AlgorithmConfig):
@@ -98,6 +149,11 @@ class SurrogateConfig(AlgorithmConfig):
     """Subtract mean and divide by standard deviation, both over the global batch of all ranks."""
     target_kl: float | None = Field(None, gt=0)
     """Leave the epochs early when the KL estimate, averaged over all ranks, passes 1.5 times this."""
+
+    @property
+    def gradient_steps_per_pass(self) -> int:
+        """As AlgorithmConfig's."""
+        return self.num_minibatches
 
     @model_validator(mode="after")
     def _dual_clip_leaves_the_trust_region(self) -> SurrogateConfig:

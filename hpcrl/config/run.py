@@ -76,6 +76,12 @@ class RunConfig(Config):
         """K: trajectories per update over all learners."""
         return self.algorithm.batch_trajectories or self.num_acting_ranks
 
+    @property
+    def gradient_batch(self) -> int:
+        """env_steps per gradient step over all learners, as far as the configuration tells: reset steps count too."""
+        envs = self.env.num_envs * self.batch_trajectories // self.num_acting_ranks
+        return max(1, self.algorithm.unroll_length * envs // self.algorithm.gradient_steps_per_pass)
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         acting = self.num_acting_ranks

@@ -69,3 +69,33 @@ def explained_variance(sums: Tensor) -> float:
     if not variance > CONSTANT * target_square / count:
         return math.nan
     return 1.0 - (error_square / count - (error / count) ** 2) / variance
+
+
+class GradientNoise(NamedTuple):
+    """Unbiased estimates (McCandlish et al. 2018, eq. A.2 and A.3); either may be negative."""
+
+    square: float
+    """|G|^2, of the true gradient G"""
+    variance: float
+    """tr(Sigma), of the gradients of single samples; over |G|^2 it is the simple noise scale, in samples"""
+
+
+def gradient_noise(
+    parts: float, square_sum: float, inverse_sum: float, norm: float, samples: float
+) -> GradientNoise:
+    """Noise of a gradient from its norm over a batch and over parts of it; NaN unless the parts are smaller.
+
+    E|g_b|^2 = |G|^2 + tr(Sigma) / b for a mean g_b over b independent samples. Both estimates scatter: average
+    each over many steps before dividing.
+
+    Args:
+        parts: number of parts.
+        square_sum: sum over them of the squared norm of the mean gradient.
+        inverse_sum: sum over them of 1 / samples.
+        norm: norm of the mean gradient over the whole batch.
+        samples: of the whole batch.
+    """
+    if not parts or not inverse_sum / parts > (1 + 1e-9) / samples:
+        return GradientNoise(math.nan, math.nan)
+    variance = (square_sum / parts - norm**2) / (inverse_sum / parts - 1 / samples)
+    return GradientNoise(norm**2 - variance / samples, variance)

@@ -130,6 +130,29 @@ UPDATES = Table(
         ),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
+        Column(
+            "grad_square",
+            "f8",
+            "1",
+            "same",
+            "estimate of the squared norm of the true gradient, from batches of two sizes: what one learner or "
+            "one pass of it saw, and the whole; NaN where there is only the whole",
+        ),
+        Column(
+            "grad_variance",
+            "f8",
+            "1",
+            "same",
+            "estimate of the trace of the covariance of one env_step's gradient; NaN as grad_square",
+        ),
+        Column(
+            "noise_scale",
+            "f8",
+            "env_step",
+            "same",
+            "grad_variance / grad_square, the simple gradient noise scale: batches far below it gain by growing. NaN "
+            "where grad_square is not positive; of one update it scatters: divide means over many",
+        ),
         Column("learning_rate", "f8", "1", "same", "step size used"),
         Column("lag_min", "i8", "update", "min", "smallest lag of a trained env_step"),
         Column("lag_mean", "f8", "update", "mean", "mean lag of the trained env_steps"),

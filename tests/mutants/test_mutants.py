@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "no reduction",
         REDUCE,
-        "vector = reducer.finish((samples, extra))",
-        "vector = reducer.open_gradient(reducer.buckets[0].stop).copy(); reducer.finish((samples, extra))",
+        "vector = reducer.finish((samples, extra, *seen))",
+        "vector = reducer.open_gradient(reducer.buckets[0].stop).copy(); reducer.finish((samples, extra, *seen))",
         BOTH_RANKS,
     ),
     Mutant("local count", REDUCE, "max(total, 1.0)", "max(float(samples), 1.0)", BOTH_RANKS),
@@ -165,7 +165,7 @@ MUTANTS = [
     ),
     Mutant(
         "ppo trains on reset steps",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "mask = samples.valid.to(torch.float32)",
         "mask = torch.ones(len(samples.valid))",
         ("ppo gradient",),
@@ -200,7 +200,7 @@ MUTANTS = [
     ),
     Mutant(
         "bonus for certainty",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "- config.entropy_coefficient",
         "+ config.entropy_coefficient",
         ("ppo gradient",),
@@ -221,7 +221,7 @@ MUTANTS = [
     ),
     Mutant(
         "ppo ratio against itself",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "samples.behavior_log_prob",
         "log_prob.detach()",
         ("ppo ratio",),

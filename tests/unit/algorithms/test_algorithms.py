@@ -21,6 +21,7 @@ from tests.unit.algorithms.support import (
     build,
     make_batch,
     random_batch,
+    without_noise,
 )
 
 LOCAL = LocalReducer()
@@ -239,12 +240,22 @@ def test_the_learning_rate_falls_with_progress() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_warm_up_counts_updates_and_goes_with_annealing(name: str) -> None:
+    algorithm = build(CONFIGS[name].with_overrides(["learning_rate=0.4", "warmup_updates=4"]))
+    annealed = build(algorithm.config.with_overrides(["anneal_learning_rate=true"]))
+    for update, share in ((0, 0.25), (2, 0.75), (3, 1.0), (4, 1.0), (1000, 1.0)):
+        batch = random_batch(DISCRETE, 3, 2, seed=0, update=update)
+        assert algorithm.update(batch, LOCAL, 0.5).metrics["learning_rate"] == pytest.approx(0.4 * share)
+        assert annealed.update(batch, LOCAL, 0.5).metrics["learning_rate"] == pytest.approx(0.2 * share)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_large_observations_go_through_in_parts(name: str) -> None:
     whole, parts = (build(CONFIGS[name]) for _ in range(2))
     parts.chunk_rows = 13  # two columns of 6 observations at once
     batch = random_batch(DISCRETE, 5, 7, seed=0)
-    expected = whole.update(batch, LOCAL, 0.0).metrics
-    actual = parts.update(batch, LOCAL, 0.0).metrics
+    expected = without_noise(whole.update(batch, LOCAL, 0.0))
+    actual = without_noise(parts.update(batch, LOCAL, 0.0))
     assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
     np.testing.assert_allclose(parts.parameters.numpy, whole.parameters.numpy, atol=1e-5)
 

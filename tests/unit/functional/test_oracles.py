@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from hpcrl.functional import distributions, losses, returns
+from hpcrl.functional.statistics import gradient_noise
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5}
+CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5, "metrics": 1}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -167,3 +168,15 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
 def test_oracle_decoupled(case: dict[str, Any]) -> None:
     check_oracle_decoupled(case)
+
+
+@pytest.mark.parametrize("case", cases("metrics"))
+def test_oracle_noise_scale(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    gradients, samples = np.array(inputs["per_rank_grads"]), inputs["batch_per_rank"]
+    squares, parts = np.square(gradients).sum(1), len(gradients)
+    norm = float(np.linalg.norm(gradients.mean(0)))
+    square, variance = gradient_noise(parts, squares.sum(), parts / samples, norm, parts * samples)
+    close("metrics", [squares.mean(), norm**2], [expected["mean_sq_norm_small"], expected["sq_norm_big"]])
+    close("metrics", [square, variance], [expected["grad_sq_estimate"], expected["trace_cov_estimate"]])
+    close("metrics", variance / square, expected["noise_scale"])
