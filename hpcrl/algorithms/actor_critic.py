@@ -15,16 +15,27 @@ from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import FlatAdam, GradientStep, ReducedGradient
+from hpcrl.algorithms.loss_scale import LossScale
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
 from hpcrl.functional.returns import Gae, gae
-from hpcrl.functional.statistics import explained_variance, explained_variance_sums
+from hpcrl.functional.statistics import (
+    NUM_SIZES,
+    explained_variance,
+    explained_variance_sums,
+    size_histogram,
+    size_quantile,
+)
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
+LOG_RHO = "log_rho_mean"
+"""The metric whose values also go into a histogram."""
+LOG_RHO_SHARES = {"log_rho_p50": 0.5, "log_rho_p90": 0.9, "log_rho_p99": 0.99, "log_rho_max": 1.0}
+"""Metric -> quantile of |log rho|."""
 
 
 class ActorCriticAlgorithm(Algorithm):
@@ -42,6 +53,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
+        self.loss_scale = LossScale(dynamic=model.precision == "float16")
         row_bytes = 4 * max(1, math.prod(env.observation.shape))
         self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
         """observations that may go through the network at once"""
@@ -132,12 +144,13 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, as copies."""
-        return self.optimizer.state()
+        """Parameters, Adam's moments and its count of steps, for float16 also the loss scale, as copies."""
+        return self.optimizer.state() | self.loss_scale.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
         self.optimizer.load_state(state)
+        self.loss_scale.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
@@ -157,7 +170,8 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
         unroll_length, num_columns = batch.fields["reward"].shape
-        step = GradientStep(self.parameters, reducer, alone=num_columns == batch.total_columns)
+        alone = num_columns == batch.total_columns
+        step = GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
         # Columns do not touch each other, so many may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
@@ -167,12 +181,15 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
             step.add(loss, int(part["valid"].sum()), loss.item(), last=last)
         gradient = step.reduce(self.config.max_grad_norm)
         learning_rate = self.learning_rate(batch.update, progress)
-        applied = gradient.finite or not batch.check_finite
-        if applied and gradient.samples:
+        skipped = self.loss_scale.skips(gradient)
+        applied = skipped or gradient.finite or not batch.check_finite
+        if applied and gradient.samples and not skipped:
             self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
-        metrics.gradients.append(gradient)
+        if not skipped:
+            metrics.gradients.append(gradient)
         means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
+        means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
+        return UpdateResult(metrics=means, applied=applied)
 
 
 @dataclass(slots=True)
@@ -186,17 +203,22 @@ class Metrics:
     """float64 [1 + names]: valid samples, then one sum for each name"""
     variance_sums: Tensor = field(init=False)
     """float64 [5], of functional.statistics.explained_variance_sums"""
+    log_rho_counts: Tensor = field(init=False)
+    """float64 [NUM_SIZES], of functional.statistics.size_histogram of the log importance weights"""
     gradients: list[ReducedGradient] = field(default_factory=list)
     """of each gradient step, equal on all learners"""
 
     def __post_init__(self) -> None:
         self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
         self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
+        self.log_rho_counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=self.device)
 
     def add(self, mask: Tensor, *values: Tensor) -> None:
         """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
         with torch.no_grad():
             self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
+            if LOG_RHO in self.names:
+                self.log_rho_counts += size_histogram(values[self.names.index(LOG_RHO)], mask)
 
     def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
         """Add to what explained_variance is computed from; all float [N]."""
@@ -204,15 +226,19 @@ class Metrics:
 
     def reduce(self, reducer: Reducer) -> dict[str, float]:
         """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
-        vector = torch.cat((self.sums, self.variance_sums))
+        vector = torch.cat((self.sums, self.variance_sums, self.log_rho_counts))
         reducer.sum_(vector)
-        totals: list[float] = vector[: len(self.sums)].tolist()
+        sums, variance_sums, counts = torch.split(vector, [len(self.sums), 5, NUM_SIZES])
+        totals: list[float] = sums.tolist()
         means = {
             name: total / totals[0] if totals[0] else math.nan
             for name, total in zip(self.names, totals[1:], strict=True)
         }
         means |= self._of_gradients()
-        means["explained_variance"] = explained_variance(vector[len(self.sums) :])
+        means["explained_variance"] = explained_variance(variance_sums)
+        if LOG_RHO in self.names:
+            sizes: list[float] = counts.tolist()
+            means |= {name: size_quantile(sizes, share) for name, share in LOG_RHO_SHARES.items()}
         return means
 
     def _of_gradients(self) -> dict[str, float]:

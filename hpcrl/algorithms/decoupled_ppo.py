@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.ppo import PPO
+from hpcrl.algorithms.ppo import METRICS, PPO, Samples
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
 
@@ -20,6 +21,7 @@ class DecoupledPPO(PPO):
 
     Config: ClassVar[type[AlgorithmConfig]] = DecoupledPPOConfig
     config: DecoupledPPOConfig
+    metric_names = (*METRICS, "rho_clip_fraction")
 
     def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> tuple[Tensor, Tensor]:
         """As PPO.center: the policy as it is now, and its capped importance weights."""
@@ -30,3 +32,9 @@ class DecoupledPPO(PPO):
                 proximal_log_prob[part] = self.evaluate(obs[part], action[part])[0]
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
         return proximal_log_prob, weight
+
+    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+        """Where the weight hit its cap."""
+        log_weight = samples.proximal_log_prob - samples.behavior_log_prob
+        cap = self.config.behavior_weight_cap
+        return ((log_weight > math.log(cap)).to(torch.float32) if cap else torch.zeros_like(log_weight),)

@@ -56,6 +56,7 @@ class PPO(ActorCriticAlgorithm):
 
     Config: ClassVar[type[AlgorithmConfig]] = PPOConfig
     config: SurrogateConfig
+    metric_names: ClassVar[tuple[str, ...]] = METRICS
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """All epochs over one batch; a gradient that is not finite takes back all of them.
@@ -64,14 +65,16 @@ class PPO(ActorCriticAlgorithm):
         Raises ValueError when the batch of all learners has fewer env_steps than num_minibatches.
         """
         before = self.state()
-        metrics = Metrics(METRICS, self.parameters.vector.device)
+        metrics = Metrics(self.metric_names, self.parameters.vector.device)
         learning_rate = self.learning_rate(batch.update, progress)
         samples = self._samples(batch, reducer)
         metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
         applied, alone = True, batch.fields["reward"].shape[1] == batch.total_columns
         for index in self._minibatches(batch):
-            step = GradientStep(self.parameters, reducer, alone=alone)
+            step = GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
             gradient = self._gradient(step, samples, index, metrics)
+            if self.loss_scale.skips(gradient):
+                continue
             if batch.check_finite and not gradient.finite:
                 self.load_state(before)
                 applied = False
@@ -82,7 +85,8 @@ class PPO(ActorCriticAlgorithm):
                 metrics.gradients.append(gradient)
                 self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
+        means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
+        return UpdateResult(metrics=means, applied=applied)
 
     def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
         """Advantages and targets from the values before the first gradient step, once per update."""
@@ -114,6 +118,10 @@ class PPO(ActorCriticAlgorithm):
         Called once per update, before its first gradient step. Here: the policy that acted, and 1.
         """
         return behavior_log_prob, torch.ones_like(behavior_log_prob)
+
+    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+        """Values [N] of what `metric_names` has beyond METRICS."""
+        return ()
 
     def _values(self, obs: Tensor) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
@@ -176,8 +184,10 @@ class PPO(ActorCriticAlgorithm):
         kl = approx_kl(log_ratio)
         clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
         log_rho = (log_prob.detach() - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
-        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped)
-        return torch.dot(mask, losses), int(samples.valid.sum()), float(torch.dot(mask, kl))
+        more = self.more_metrics(samples)
+        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped, *more)
+        checked = kl + 0 * losses.detach()  # not finite where a loss is not
+        return torch.dot(mask, losses), int(samples.valid.sum()), float(torch.dot(mask, checked))
 
     def _kl_too_large(self, gradient: ReducedGradient) -> bool:
         """Equal on all learners: `gradient` is reduced."""

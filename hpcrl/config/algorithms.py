@@ -20,8 +20,23 @@ class ModelConfig(Config):
     """tanh is the usual choice for small vectors, relu for images."""
     shared_torso: bool = True
     """One torso for policy and value: half the work. Separate torsos often learn control tasks more steadily."""
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    """Of the torso's matrix products and convolutions, in updates and in acting. Parameters, gradients, optimizer,
+    heads, log-probabilities, values and losses stay float32. bfloat16 pays for convolutions and wide layers where the
+    hardware has it (CPU: AMX); small layers get slower. float16, with a loss scale, is for GPUs without bfloat16; who
+    acts on a CPU then acts in float32."""
+    channels_last: bool = False
+    """nature_cnn: images as [N, H, W, C] in memory, which convolutions prefer on many machines, in bfloat16 most."""
     initial_log_std: float = 0.0
     """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
+
+    @model_validator(mode="after")
+    def _images_have_a_layout(self) -> Self:
+        if self.channels_last and self.torso == "mlp":
+            raise ValueError(
+                "model.channels_last=true has no effect with model.torso=mlp, which has no convolutions"
+            )
+        return self
 
 
 class AlgorithmConfig(Config):

@@ -97,6 +97,12 @@ class RunConfig(Config):
                 "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
             )
         self._check_device()
+        if self.model.precision == "float16" and self.ranks.learner_device != "cuda":
+            raise ValueError(
+                f"model.precision=float16 is not there with ranks.learner_device={self.ranks.learner_device}: on a "
+                "CPU its convolutions take many times as long as in float32; use model.precision=bfloat16, or "
+                "ranks.learner_device=cuda"
+            )
         if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
             key = "deterministic=true" if self.deterministic else "scheme=synchronous"
             raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -61,15 +62,45 @@ class ActorCritic(nn.Module):
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """
-        features = obs
-        for layer in self.torso:
-            features = layer.forward(features)
-        return self.policy_head.forward(features)
+        return self.policy_head.forward(self.torso.act(obs))
 
     def value(self, obs: Tensor) -> Tensor:
         """Only the values of `forward`."""
         torso = self.torso if self.value_torso is None else self.value_torso
         return cast(Tensor, self.value_head(torso(obs)).squeeze(-1))
+
+
+class Torso(nn.Sequential):
+    """Layers in a row, whose matrix products and convolutions are taken in `precision`; features are float32.
+
+    Parameters, and their gradients, are float32 all the same.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], precision: str) -> None:
+        super().__init__(*layers)
+        self._dtype = None if precision == "float32" else getattr(torch, precision)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features float32 [N, width] of obs [N, *shape]."""
+        if self._dtype is None:
+            return cast(Tensor, super().forward(obs))  # type: ignore[no-untyped-call]
+        with torch.autocast(obs.device.type, self._dtype):
+            features = super().forward(obs)  # type: ignore[no-untyped-call]
+        return cast(Tensor, features.to(torch.float32))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """As `forward`, past torch's hooks; float16 only where it is fast, which it is not on the CPU."""
+        if self._dtype is None or (self._dtype == torch.float16 and obs.device.type == "cpu"):
+            return self._through(obs)
+        with torch.autocast(obs.device.type, self._dtype):
+            features = self._through(obs)
+        return features.to(torch.float32)
+
+    def _through(self, obs: Tensor) -> Tensor:
+        features = obs
+        for layer in self:
+            features = layer.forward(features)
+        return features
 
 
 class Vectors(nn.Module):
@@ -83,11 +114,18 @@ class Vectors(nn.Module):
 
 
 class Images(nn.Module):
-    """uint8 images [N, C, H, W] as float32 in [0, 1]."""
+    """uint8 images [N, C, H, W] as floats in [0, 1], in memory as [N, H, W, C] where `channels_last`."""
+
+    def __init__(self, *, channels_last: bool) -> None:
+        super().__init__()
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Scale by 1/255."""
-        return torch.mul(obs, 1 / 255)
+        """Scale by 1/255; in the precision in which the convolutions will take it, which rounds once either way."""
+        images, device = obs.contiguous(memory_format=self._format), obs.device.type
+        if torch.is_autocast_enabled(device):
+            return images.to(torch.get_autocast_dtype(device)).mul_(1 / 255)
+        return torch.mul(images, 1 / 255)
 
 
 class InPlace(nn.Module):
@@ -116,7 +154,7 @@ class BlankConv2d(nn.Conv2d):
         """Leave the memory as it is; `_initialize` follows."""
 
 
-def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[nn.Sequential, int]:
+def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[Torso, int]:
     """Torso and the width of its output."""
     if model.torso == "nature_cnn":
         layers, width = _nature_convolutions(env, model, generator)
@@ -125,7 +163,7 @@ def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tupl
     for size in model.hidden_sizes:
         layers += [_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
         width = size
-    return nn.Sequential(*layers), width
+    return Torso(layers, model.precision), width
 
 
 def _vector_width(env: EnvSpec) -> int:
@@ -154,7 +192,7 @@ def _nature_convolutions(
             "use model.torso=mlp for anything else"
         )
     channels, height, width = shape
-    layers: list[nn.Module] = [Images()]
+    layers: list[nn.Module] = [Images(channels_last=model.channels_last)]
     for out_channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
         convolution = BlankConv2d(channels, out_channels, kernel, stride)
         _initialize(convolution, HIDDEN_GAIN, generator)

@@ -64,6 +64,8 @@ SECTIONS = [
         hidden_sizes=(512, 256),
         activation="relu",
         shared_torso=False,
+        precision="bfloat16",
+        channels_last=True,
         initial_log_std=-0.5,
     ),
     A2CConfig(**OF_ALL),
