@@ -132,17 +132,7 @@ def _parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser("bench", help="measure speed side by side, as ratios in one run")
     kinds = bench.add_subparsers(required=True, metavar="WHAT")
-    loop = kinds.add_parser("loop", help="end to end against its parts and a CleanRL-style reference")
-    _add_recipe(loop)
-    loop.add_argument("--rounds", type=int, default=3, help="interleaved rounds; medians are reported")
-    loop.add_argument("--json", action="store_true", help="as one JSON object")
-    loop.set_defaults(command=_bench_loop)
-    scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
-    _add_recipe(scale)
-    scale.add_argument("--actors", type=benching.numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
-    scale.add_argument("--rounds", type=int, default=1, help="interleaved rounds; medians are reported")
-    scale.add_argument("--json", action="store_true", help="as one JSON object")
-    scale.set_defaults(command=_bench_scale)
+    benching.add_recipe_benches(kinds, _add_recipe, _bench_recipe)
     benching.add_rank_benches(kinds, _bench)
     return parser
 
@@ -264,20 +254,12 @@ def _check(arguments: argparse.Namespace) -> int:
     return check_command(arguments.path)
 
 
-def _bench_loop(arguments: argparse.Namespace) -> int:
-    from hpcrl.bench.command import bench_loop_command
+def _bench_recipe(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.command import bench_recipe_command
     from hpcrl.launch.recipes import load_config
 
     config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
-    return bench_loop_command(config, rounds=arguments.rounds, as_json=arguments.json)
-
-
-def _bench_scale(arguments: argparse.Namespace) -> int:
-    from hpcrl.bench.command import bench_scale_command
-    from hpcrl.launch.recipes import load_config
-
-    config = load_config(arguments.recipe, arguments.overrides, arguments.ranks)
-    return bench_scale_command(config, arguments.actors, rounds=arguments.rounds, as_json=arguments.json)
+    return bench_recipe_command(config, arguments)
 
 
 def _bench(arguments: argparse.Namespace) -> int:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, UpdateResult
+from hpcrl.algorithms.acting import Acting
+from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, State, UpdateResult
 from hpcrl.config import ConfigError, RunConfig, load_object
 from hpcrl.data.specs import EnvSpec
 
 __all__ = [
+    "Acting",
     "Algorithm",
     "Batch",
     "LocalReducer",
     "Reducer",
+    "State",
     "UpdateResult",
     "algorithm_class",
     "make_algorithm",
@@ -38,7 +41,14 @@ def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
 
     Its learning rate is that for the batches of this run.
 
-    Raises ConfigError when the name leads to no Algorithm or the network does not fit the environment.
+    Raises ConfigError when the name leads to no Algorithm, the network does not fit the environment, or the algorithm
+    remembers nothing though model.recurrent says so.
     """
     own = config.algorithm.scale_learning_rate(config.gradient_batch)
-    return algorithm_class(own.name)(own, env, config.model, config.seed)
+    algorithm = algorithm_class(own.name)(own, env, config.model, config.seed)
+    if config.model.recurrent != "none" and algorithm.initial_state(1) is None:
+        raise ConfigError(
+            f"model.recurrent={config.model.recurrent} is not there with algorithm.name={config.algorithm.name}, "
+            "which chooses by the observation alone (its initial_state gives None); use model.recurrent=none"
+        )
+    return algorithm

@@ -28,7 +28,9 @@ class A2C(OneStepAlgorithm):
         config = self.config
         valid = fields["valid"]
         shape, count = valid.shape, valid.numel()
-        log_prob, entropy, value = self.evaluate(rows(fields["obs"]), rows(fields["action"]))
+        log_prob, entropy, value = self.evaluate(
+            rows(fields["obs"]), rows(fields["action"]), self.memory(fields)
+        )
         values = value.detach().view(shape[0] + 1, shape[1])
         advantages, targets = self.advantages(fields, values, config.gae_lambda)
         value, target = value[:count], rows(targets)

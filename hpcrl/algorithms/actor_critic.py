@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -13,12 +13,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer, UpdateResult
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
 from hpcrl.algorithms.gradient import FlatAdam, GradientStep, ReducedGradient
 from hpcrl.algorithms.loss_scale import LossScale
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
-from hpcrl.functional.distributions import categorical, gaussian, sample_categorical, sample_gaussian
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.functional.statistics import (
     NUM_SIZES,
@@ -29,6 +28,7 @@ from hpcrl.functional.statistics import (
 )
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
+from hpcrl.models.recurrent import Memory
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
@@ -59,43 +59,83 @@ class ActorCriticAlgorithm(Algorithm):
         """observations that may go through the network at once"""
         self._on_device = False
 
+    def initial_state(self, num_envs: int) -> State | None:
+        """Zeros [num_envs, size] where model.recurrent is a cell; else None."""
+        size = self.network.state_size
+        return np.zeros((num_envs, size), np.float32) if size else None
+
     def act(
-        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+        self,
+        obs: npt.NDArray[Any],
+        rng: np.random.Generator,
+        *,
+        state: State | None = None,
+        greedy: bool = False,
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
 
-        Gaussian actions are stored as sampled, not clipped to the environment's bounds.
+        A recurrent policy needs its `state` [B, size] and gives the one after.
         """
+        chosen: dict[str, npt.NDArray[Any]] = {}
+        if state is None and self.network.state_size:
+            raise ValueError("a recurrent policy needs a state: `initial_state`, then what `act` gave last")
         with torch.inference_mode():
-            given = torch.from_numpy(obs)
-            if self._on_device:
-                policy = self.network.policy(given.to(self.parameters.vector.device)).cpu().numpy()
+            if state is None:
+                outputs = self._host(self.network.policy(self._here(obs)))
             else:
-                policy = self.network.policy(given).numpy()
-        log_std = self.network.log_std
-        if log_std is None:
-            choice, log_prob = sample_categorical(policy, rng, greedy=greedy)
-            return {"action": choice, "behavior_log_prob": log_prob}
-        action, log_prob = sample_gaussian(policy, log_std.detach().cpu().numpy(), rng, greedy=greedy)
-        return {"action": action, "behavior_log_prob": log_prob}
+                policy, after = self.network.step(self._here(obs), self._here(state))
+                outputs, chosen["state"] = self._host(policy), self._host(after)
+        action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
+        return {"action": action, "behavior_log_prob": log_prob, **chosen}
 
-    def evaluate(self, obs: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """As Algorithm.to_env."""
+        return self.network.distribution.to_env(action)
+
+    def evaluate(
+        self, obs: Tensor, action: Tensor, memory: Memory | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Log-probability and entropy of the policy, and the value; the gradient flows.
 
         Args:
             obs: [M, *shape].
             action: [N, ...] with N <= M, of the first N observations.
+            memory: what `memory` gives of the same columns.
 
         Returns:
             log_prob [N], entropy [N], value [M].
         """
-        policy, value = self.network(obs)
-        policy = policy[: len(action)]
-        log_std = self.network.log_std
-        log_prob, entropy = (
-            categorical(policy, action) if log_std is None else gaussian(policy, log_std, action)
-        )
+        outputs, value = self.network(obs, memory)
+        log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
+
+    def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:
+        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others.
+
+        As in acting: the state at the start of the trajectory is the actor's, and the observation after the reset step
+        is the first of an episode.
+        """
+        if not self.network.state_size:
+            return None
+        valid = fields["valid"]
+        begins = torch.cat((torch.zeros_like(valid[:1]), ~valid))
+        return Memory(fields["initial_state"][0], begins)
+
+    def parts(self, num_rows: int, memory: Memory | None) -> Iterator[tuple[slice | Tensor, Memory | None]]:
+        """Rows, of `num_rows` time-major ones, that go through the network at once, one part after the other.
+
+        Sequences stay whole: of those of `memory` a part has all rows, which are numbers then.
+        """
+        if memory is None:
+            for start in range(0, num_rows, self.chunk_rows):
+                yield slice(start, start + self.chunk_rows), None
+            return
+        columns = torch.arange(len(memory.state), device=memory.state.device)
+        length = num_rows // max(1, len(columns))
+        stride = max(1, self.chunk_rows // max(1, length))
+        for start in range(0, len(columns), stride):
+            part = columns[start : start + stride]
+            yield whole_columns(part, length, len(columns)), memory.columns(part)
 
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
         """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
@@ -115,6 +155,13 @@ class ActorCriticAlgorithm(Algorithm):
             gamma=self.config.gamma,
             lambda_=lambda_,
         )
+
+    def _here(self, array: npt.NDArray[Any]) -> Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor.to(self.parameters.vector.device) if self._on_device else tensor
+
+    def _host(self, tensor: Tensor) -> npt.NDArray[Any]:
+        return np.asarray((tensor.cpu() if self._on_device else tensor).numpy())
 
     def learning_rate(self, update: int, progress: float) -> float:
         """Step size of an update (0: the first), at the share `progress` of the budget."""
@@ -257,6 +304,12 @@ class Metrics:
 def rows(values: Tensor) -> Tensor:
     """[T, C, ...] as [T * C, ...], time-major."""
     return values.flatten(0, 1)
+
+
+def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
+    """Numbers, int64 [length * n], of all rows of the `columns`, int64 [n], among length * num_columns: time-major."""
+    steps = torch.arange(length, device=columns.device)
+    return (steps.unsqueeze(1) * num_columns + columns).flatten()
 
 
 def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:

@@ -17,6 +17,8 @@ from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.models.flat import FlatParameters
 
 Vector = npt.NDArray[np.float32]
+State = npt.NDArray[np.float32]
+"""What an algorithm remembers of B environments, [B, size]: one row for each."""
 
 
 class Reducer(Protocol):
@@ -104,7 +106,8 @@ class Batch:
     """One learner's share of an update's batch."""
 
     fields: Mapping[str, Tensor]
-    """name -> [T, C, ...] (obs: [T+1, C, ...]); C columns, one per slot of each trajectory; C may be 0."""
+    """name -> [T, C, ...] (obs: [T+1, C, ...], initial_state: [1, C, size]); C columns, one per slot of each
+    trajectory; C may be 0."""
     column_offset: int
     """Index of the first column among the columns of all learners."""
     total_columns: int
@@ -140,14 +143,43 @@ class Algorithm(ABC):
     def __init__(self, config: Any, env: EnvSpec, model: ModelConfig, seed: int) -> None:
         """Build network and optimizer; equal seeds give equal parameters."""
 
+    def initial_state(self, num_envs: int) -> State | None:
+        """What `act` remembers of `num_envs` environments where an episode begins, float32 [num_envs, size]. Local.
+
+        None: it chooses by the observation alone. Else the state before the first env_step of each trajectory comes
+        with a batch as its field `initial_state`; within, the reset step (where not `valid`) begins an episode.
+        """
+        return None
+
+    @property
+    def stored_fields(self) -> tuple[Field, ...]:
+        """All fields of a trajectory besides the standard ones."""
+        state = self.initial_state(1)
+        if state is None:
+            return self.extra_fields
+        field = Field(name="initial_state", dtype="float32", shape=state.shape[1:], start_only=True)
+        return (*self.extra_fields, field)
+
     @abstractmethod
     def act(
-        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+        self,
+        obs: npt.NDArray[Any],
+        rng: np.random.Generator,
+        *,
+        state: State | None = None,
+        greedy: bool = False,
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose actions for obs [B, ...]. Local; no gradient.
 
-        Returns `action` [B, *action.shape] and one array [B, ...] for each of `extra_fields`.
+        `state` is given where `initial_state` gives one, and only there: others may leave the argument out.
+
+        Returns `action` [B, *action.shape], which is stored, one array [B, ...] for each of `extra_fields`, and, where
+        `state` was given, `state` after this env_step in memory of its own.
         """
+
+    def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What the environment gets for stored actions [B, *action.shape]: here the actions themselves. Local."""
+        return action
 
     @abstractmethod
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:

@@ -11,6 +11,7 @@ from torch import Tensor
 from hpcrl.algorithms.ppo import METRICS, PPO, Samples
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
+from hpcrl.models.recurrent import Memory
 
 
 class DecoupledPPO(PPO):
@@ -23,13 +24,14 @@ class DecoupledPPO(PPO):
     config: DecoupledPPOConfig
     metric_names = (*METRICS, "rho_clip_fraction")
 
-    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    def center(
+        self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None
+    ) -> tuple[Tensor, Tensor]:
         """As PPO.center: the policy as it is now, and its capped importance weights."""
         proximal_log_prob = torch.empty_like(behavior_log_prob)
         with torch.no_grad():
-            for start in range(0, len(obs), self.chunk_rows):
-                part = slice(start, start + self.chunk_rows)
-                proximal_log_prob[part] = self.evaluate(obs[part], action[part])[0]
+            for part, memory_of_part in self.parts(len(obs), memory):
+                proximal_log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
         return proximal_log_prob, weight
 

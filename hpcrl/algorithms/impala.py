@@ -26,7 +26,9 @@ class Impala(OneStepAlgorithm):
         config = self.config
         valid = fields["valid"]
         shape, count = valid.shape, valid.numel()
-        log_prob, entropy, value = self.evaluate(rows(fields["obs"]), rows(fields["action"]))
+        log_prob, entropy, value = self.evaluate(
+            rows(fields["obs"]), rows(fields["action"]), self.memory(fields)
+        )
         values = value.detach().view(shape[0] + 1, shape[1])
         log_rho = log_prob.detach().view(shape) - fields["behavior_log_prob"]
         log_rho = log_rho.masked_fill(~valid, 0.0)

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows, whole_columns
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import GradientStep, ReducedGradient
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
@@ -23,6 +23,7 @@ from hpcrl.functional.losses import (
     value_loss,
 )
 from hpcrl.functional.statistics import global_moments
+from hpcrl.models.recurrent import Memory
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "clip_fraction")
 KL_MARGIN = 1.5
@@ -45,10 +46,22 @@ class Samples:
     advantage: Tensor
     target: Tensor
     valid: Tensor
+    memory: Memory | None
+    """of a recurrent policy, for the C columns"""
 
     def take(self, index: Tensor) -> Samples:
-        """Copy the rows `index`, int64 [N]."""
-        return Samples(*(getattr(self, name).index_select(0, index) for name in self.__slots__))
+        """Copy the rows `index`, int64 [N]; of a recurrent policy all rows of some columns, time-major."""
+        values = {name: getattr(self, name) for name in self.__slots__ if name != "memory"}
+        taken = {name: value.index_select(0, index) for name, value in values.items()}
+        if self.memory is None:
+            return Samples(**taken, memory=None)
+        num_columns = len(index) * len(self.memory.state) // len(self.valid)
+        return Samples(**taken, memory=self.memory.columns(index[:num_columns]))
+
+    def part(self, part: slice | Tensor, memory: Memory | None) -> Samples:
+        """The rows `part`, for which `memory` is."""
+        values = {name: getattr(self, name)[part] for name in self.__slots__ if name != "memory"}
+        return Samples(**values, memory=memory)
 
 
 class PPO(ActorCriticAlgorithm):
@@ -91,7 +104,8 @@ class PPO(ActorCriticAlgorithm):
     def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
         """Advantages and targets from the values before the first gradient step, once per update."""
         fields = batch.fields
-        values = self._values(fields["obs"])
+        memory = self.memory(fields)
+        values = self._values(fields["obs"], memory)
         advantages, targets = self.advantages(fields, values, self.config.gae_lambda)
         if self.config.normalize_advantages:
             moments = global_moments(advantages, fields["valid"], reducer.sum_)
@@ -99,7 +113,7 @@ class PPO(ActorCriticAlgorithm):
         names = ("action", "behavior_log_prob", "valid")
         action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
         obs = rows(fields["obs"][:-1])
-        proximal_log_prob, weight = self.center(obs, action, behavior_log_prob)
+        proximal_log_prob, weight = self.center(obs, action, behavior_log_prob, memory)
         return Samples(
             obs=obs,
             action=action,
@@ -110,9 +124,12 @@ class PPO(ActorCriticAlgorithm):
             advantage=rows(advantages),
             target=rows(targets),
             valid=valid,
+            memory=memory,
         )
 
-    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor) -> tuple[Tensor, Tensor]:
+    def center(
+        self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None
+    ) -> tuple[Tensor, Tensor]:
         """Log-probabilities [N] of the policy that the trust interval lies around, and weights [N] of the policy loss.
 
         Called once per update, before its first gradient step. Here: the policy that acted, and 1.
@@ -123,28 +140,30 @@ class PPO(ActorCriticAlgorithm):
         """Values [N] of what `metric_names` has beyond METRICS."""
         return ()
 
-    def _values(self, obs: Tensor) -> Tensor:
+    def _values(self, obs: Tensor, memory: Memory | None) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
         flat = rows(obs)
         values = torch.empty(len(flat), device=flat.device)
         with torch.no_grad():
-            for start in range(0, len(flat), self.chunk_rows):
-                stop = start + self.chunk_rows
-                values[start:stop] = self.network.value(flat[start:stop])
+            for part, memory_of_part in self.parts(len(flat), memory):
+                values[part] = self.network.value(flat[part], memory_of_part)
         return values.view(obs.shape[:2])
 
     def _minibatches(self, batch: Batch) -> Iterator[Tensor]:
         """Rows of this learner in each gradient step of the update, int64 [n], n may be 0.
 
-        The permutation runs over the env_steps of all learners and depends only on seed, update and epoch.
+        The permutation runs over the env_steps of all learners, or, as a recurrent policy needs those of a column in
+        their order, over the columns, and depends only on seed, update and epoch.
         """
         unroll_length, num_columns = batch.fields["reward"].shape
-        total = unroll_length * batch.total_columns
+        recurrent = self.network.state_size > 0
+        total = batch.total_columns * (1 if recurrent else unroll_length)
         parts = self.config.num_minibatches
         if parts > total:
+            what = "columns" if recurrent else f"env_steps ({unroll_length} x {batch.total_columns} columns)"
             raise ValueError(
-                f"algorithm.num_minibatches={parts} is more than the {total} env_steps of one update "
-                f"(unroll_length {unroll_length} x {batch.total_columns} columns); use at most {total}"
+                f"algorithm.num_minibatches={parts} is more than the {total} {what} of one update; "
+                f"use at most {total}"
             )
         for epoch in range(self.config.epochs):
             permutation = np.random.default_rng([self.seed, batch.update, epoch]).permutation(total)
@@ -152,22 +171,24 @@ class PPO(ActorCriticAlgorithm):
                 step, column = np.divmod(part, batch.total_columns)
                 column -= batch.column_offset
                 own = (column >= 0) & (column < num_columns)
-                yield torch.from_numpy(step[own] * num_columns + column[own])
+                index = torch.from_numpy(step[own] * num_columns + column[own])
+                yield whole_columns(index, unroll_length, num_columns) if recurrent else index
 
     def _gradient(
         self, step: GradientStep, samples: Samples, index: Tensor, metrics: Metrics
     ) -> ReducedGradient:
         """Reduced gradient of one minibatch, with the sum of the KL estimate as its extra number."""
-        for start in range(0, len(index), self.chunk_rows):
-            rows_of_pass = index[start : start + self.chunk_rows].to(samples.obs.device)
-            loss, count, kl_sum = self._loss(samples.take(rows_of_pass), metrics)
-            step.add(loss, count, kl_sum, last=start + self.chunk_rows >= len(index))
+        minibatch = samples.take(index.to(samples.obs.device))
+        parts = list(self.parts(len(index), minibatch.memory))
+        for number, (part, memory) in enumerate(parts, 1):
+            loss, count, kl_sum = self._loss(minibatch.part(part, memory), metrics)
+            step.add(loss, count, kl_sum, last=number == len(parts))
         return step.reduce(self.config.max_grad_norm)
 
     def _loss(self, samples: Samples, metrics: Metrics) -> tuple[Tensor, int, float]:
         """Loss summed over the valid samples, their count, and the sum of the KL estimate; adds to `metrics`."""
         config = self.config
-        log_prob, entropy, value = self.evaluate(samples.obs, samples.action)
+        log_prob, entropy, value = self.evaluate(samples.obs, samples.action, samples.memory)
         log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
         policy_losses = samples.weight * clipped_surrogate_loss(
             log_ratio, samples.advantage, config.clip_epsilon, config.dual_clip

@@ -1,4 +1,4 @@
-"""The command line of the benches that measure ranks: `hpcrl bench reduce` and its like."""
+"""The command line of `hpcrl bench`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,28 @@ Ratios of one run are the result; absolute figures are the machine's.
 """
 
 
+def add_recipe_benches(
+    kinds: Any,
+    add_recipe: Callable[[argparse.ArgumentParser], None],
+    command: Callable[[argparse.Namespace], int],
+) -> None:
+    """Add those that run a recipe, which `command` does."""
+    loop = kinds.add_parser("loop", help="end to end against its parts and a CleanRL-style reference")
+    equal = kinds.add_parser("equal", help="PPO at equal work: a CleanRL-style loop, one process, a pipeline")
+    scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
+    for bench, what, rounds in ((loop, "loop", 3), (equal, "equal", 3), (scale, "scale", 1)):
+        add_recipe(bench)
+        bench.add_argument(
+            "--rounds", type=int, default=rounds, help="interleaved rounds; medians are reported"
+        )
+        bench.add_argument("--json", action="store_true", help="as one JSON object")
+        bench.set_defaults(command=command, what=what)
+    equal.add_argument("--updates", type=int, default=20, help="of each measurement (default: 20)")
+    scale.add_argument("--actors", type=numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
+
+
 def add_rank_benches(kinds: Any, command: Callable[[argparse.Namespace], int]) -> None:
-    """Add one for each, which `command` does."""
+    """Add those that measure ranks, which `command` does."""
     raw = argparse.RawDescriptionHelpFormatter
     for what, help_text in _BENCHES.items():
         bench = kinds.add_parser(what, help=help_text, epilog=_BENCH_HELP, formatter_class=raw)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hpcrl.algorithms import Batch, LocalReducer, make_algorithm
+from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import engine_stepper
 from hpcrl.config import RunConfig
@@ -67,8 +67,9 @@ def policy(config: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Act on the first observations."""
     run = RunConfig.parse(config)
     env = _environment(run)
-    algorithm, obs, rng = make_algorithm(run, env.spec), env.reset().copy(), np.random.default_rng(0)
-    return _timed(lambda: algorithm.act(obs, rng), env.num_envs, seconds)
+    acting, obs = Acting(make_algorithm(run, env.spec), env.num_envs), env.reset().copy()
+    rng = np.random.default_rng(0)
+    return _timed(lambda: acting.act(obs, rng), env.num_envs, seconds)
 
 
 def environment_and_policy(config: dict[str, Any], seconds: float) -> dict[str, Any]:
@@ -109,27 +110,31 @@ class Rollout:
         self.algorithm = make_algorithm(run, self.env.spec)
         self.unroll_length = run.algorithm.unroll_length
         spec = trajectory_spec(
-            self.env.spec, self.unroll_length, self.env.num_envs, self.algorithm.extra_fields
+            self.env.spec, self.unroll_length, self.env.num_envs, self.algorithm.stored_fields
         )
         self.fields: Arrays = {
             field.name: np.zeros(
-                (self.unroll_length + int(field.extra_step), self.env.num_envs, *field.shape), field.dtype
+                (field.entries(self.unroll_length), self.env.num_envs, *field.shape), field.dtype
             )
             for field in spec.fields
         }
         self.fields["obs"][-1] = self.env.reset()
         self._rng = np.random.default_rng(run.seed)
+        self._acting = Acting(self.algorithm, self.env.num_envs)
 
     def fill(self) -> None:
         """Write the next T env_steps over the last ones."""
         fields = self.fields
         fields["obs"][0] = fields["obs"][-1]
+        if self._acting.state is not None:
+            fields["initial_state"][0] = self._acting.state
         for t in range(self.unroll_length):
-            acted = self.algorithm.act(fields["obs"][t], self._rng)
-            self.env.send(acted["action"])
-            for name, array in acted.items():
-                fields[name][t] = array
+            acted = self._acting.act(fields["obs"][t], self._rng)
+            self.env.send(self.algorithm.to_env(acted["action"]))
+            for name in ("action", *(field.name for field in self.algorithm.extra_fields)):
+                fields[name][t] = acted[name]
             step = self.env.recv()
+            self._acting.restart(~step.valid)
             fields["obs"][t + 1] = step.obs
             fields["reward"][t] = step.reward
             fields["terminated"][t] = step.terminated

@@ -2,39 +2,37 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from hpcrl.bench import scale
-from hpcrl.bench.loop import bench_loop, render
+from hpcrl.bench import equal, loop, scale
 from hpcrl.config import RunConfig
 from hpcrl.storage.runlog import read_table
 
 
-def bench_loop_command(config: RunConfig, *, rounds: int, as_json: bool) -> int:
-    """Measure, print a table or one JSON object, return the exit code."""
-    result = bench_loop(config, rounds, run_end_to_end)
-    if as_json:
+def bench_recipe_command(config: RunConfig, options: argparse.Namespace) -> int:
+    """Measure as `options` say (see bench.arguments), print a table or one JSON object, return the exit code."""
+    rounds = options.rounds
+    if options.what == "loop":
+        result = loop.bench_loop(config, rounds, run_end_to_end)
+        table = loop.render(result)
+    elif options.what == "equal":
+        result = equal.bench_equal(config, options.updates, rounds, run_end_to_end)
+        table = equal.render(result)
+    else:
+        result = scale.bench_scale(config, options.actors, rounds, run_end_to_end)
+        table = scale.render(result)
+    if options.json:
         sys.stdout.write(json.dumps(result, indent=2) + "\n")
     else:
-        Console().print(render(result))
-    return 0
-
-
-def bench_scale_command(config: RunConfig, actors: Sequence[int], *, rounds: int, as_json: bool) -> int:
-    """Measure, print a table or one JSON object, return the exit code."""
-    result = scale.bench_scale(config, actors, rounds, run_end_to_end)
-    if as_json:
-        sys.stdout.write(json.dumps(result, indent=2) + "\n")
-    else:
-        Console().print(scale.render(result))
+        Console().print(table)
     return 0
 
 

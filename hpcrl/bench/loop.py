@@ -66,7 +66,7 @@ def bench_loop(
     }
     raw: list[dict[str, Any]] = []
     for index in range(rounds):
-        reference = _faster_reference({**arguments, "seed": config.seed + index})
+        reference = faster_reference({**arguments, "seed": config.seed + index})
         ceilings = measure_ceilings(config, ceiling_s)
         raw.append({"reference": reference, "ceilings": ceilings, "end_to_end": run_end_to_end(config)})
     return {**summarize(raw), "rounds": raw, "config": config.to_dict(), "machine": machine()}
@@ -119,7 +119,7 @@ def render(result: dict[str, Any]) -> Table:
     return table
 
 
-def _faster_reference(arguments: dict[str, Any]) -> Measured:
+def faster_reference(arguments: dict[str, Any]) -> Measured:
     """Run the reference with torch's default threads and with one, which small networks or busy cores prefer."""
     tried = [
         call("hpcrl.bench.reference:run_reference", {**arguments, "num_threads": threads}, one_core=False)

@@ -8,6 +8,7 @@ trains on the reset step after an episode's end and does not tell truncation fro
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,10 +20,6 @@ from torch.distributions import Categorical, Independent, Normal
 
 from hpcrl.bench.engines import make_envpool
 
-NUM_ENVS = 8
-UNROLL_LENGTH = 128
-EPOCHS = 4
-NUM_MINIBATCHES = 4
 LEARNING_RATE = 2.5e-4
 ADAM_EPSILON = 1e-5
 MAX_GRAD_NORM = 0.5
@@ -33,6 +30,18 @@ ENTROPY_COEFFICIENT = 0.01
 VALUE_COEFFICIENT = 0.5
 
 Network = Literal["mlp", "nature_cnn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """How much there is to do per update; the defaults are the scripts'."""
+
+    num_envs: int = 8
+    unroll_length: int = 128
+    epochs: int = 4
+    num_minibatches: int = 4
+    hidden_sizes: Sequence[int] = (64, 64)
+    """Of the two torsos for vectors; for images of the layers after the convolutions."""
 
 
 @dataclass(slots=True)
@@ -52,9 +61,9 @@ class Storage:
 class Episodes:
     """Raw returns of finished episodes, in order of their ends."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_envs: int) -> None:
         self.returns: list[float] = []
-        self._running = np.zeros(NUM_ENVS)
+        self._running = np.zeros(num_envs)
 
     def add(self, reward: npt.NDArray[Any], ended: npt.NDArray[Any]) -> None:
         """Count one env_step of every environment: raw reward [B], ended [B] bool."""
@@ -67,16 +76,22 @@ class Agent(nn.Module):
     """Policy and value: separate tanh torsos for vectors, one Nature-CNN torso for images."""
 
     def __init__(
-        self, obs_shape: tuple[int, ...], num_actions: int, continuous: bool, network: Network
+        self,
+        obs_shape: tuple[int, ...],
+        num_actions: int,
+        continuous: bool,
+        network: Network,
+        hidden_sizes: Sequence[int],
     ) -> None:
         super().__init__()
         self.image = network == "nature_cnn"
         if self.image:
-            self.actor_torso = self.critic_torso = _convolutions(obs_shape)
-            width = 512
+            self.actor_torso = self.critic_torso = _convolutions(obs_shape, hidden_sizes)
         else:
-            self.actor_torso, self.critic_torso = _hidden(obs_shape), _hidden(obs_shape)
-            width = 64
+            size = int(np.prod(obs_shape))
+            self.actor_torso = nn.Sequential(*_hidden(size, hidden_sizes, nn.Tanh))
+            self.critic_torso = nn.Sequential(*_hidden(size, hidden_sizes, nn.Tanh))
+        width = hidden_sizes[-1]
         self.actor = _layer(nn.Linear(width, num_actions), 0.01)
         self.critic = _layer(nn.Linear(width, 1), 1.0)
         self.log_std = nn.Parameter(torch.zeros(num_actions)) if continuous else None
@@ -108,7 +123,12 @@ class Agent(nn.Module):
 
 
 def run_reference(
-    env_id: str, env_steps: int, seed: int, network: Network = "mlp", num_threads: int | None = None
+    env_id: str,
+    env_steps: int,
+    seed: int,
+    network: Network = "mlp",
+    num_threads: int | None = None,
+    work: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Train for `env_steps` env_steps (rounded up to whole updates, at least two) and say how fast it went.
 
@@ -118,6 +138,7 @@ def run_reference(
         seed: Of network, sampling and environments.
         network: `mlp` for vectors, `nature_cnn` for uint8 images.
         num_threads: Of torch; None leaves its default.
+        work: The fields of `Work` that are not its defaults.
 
     Returns:
         `env_steps_per_s` and `wall_s` of acting and learning together, without the first update (warm-up);
@@ -126,18 +147,18 @@ def run_reference(
     if num_threads is not None:
         torch.set_num_threads(num_threads)
     torch.manual_seed(seed)
-    rng = np.random.default_rng(seed)
+    rng, todo = np.random.default_rng(seed), Work(**(work or {}))
     options = {"episodic_life": True, "reward_clip": True} if network == "nature_cnn" else {}
-    envs = make_envpool(env_id, NUM_ENVS, seed=seed, **options)
+    envs = make_envpool(env_id, todo.num_envs, seed=seed, **options)
     continuous = not hasattr(envs.action_space, "n")
     num_actions = envs.action_space.shape[0] if continuous else int(envs.action_space.n)
-    agent = Agent(envs.observation_space.shape, num_actions, continuous, network)
+    agent = Agent(envs.observation_space.shape, num_actions, continuous, network, todo.hidden_sizes)
     optimizer = torch.optim.Adam(agent.parameters(), lr=LEARNING_RATE, eps=ADAM_EPSILON)
 
-    storage = _storage(envs.observation_space.shape, continuous, num_actions)
+    storage = _storage(todo, envs.observation_space.shape, continuous, num_actions)
     storage.obs[-1] = torch.as_tensor(envs.reset()[0])
-    episodes = Episodes()
-    per_update = NUM_ENVS * UNROLL_LENGTH
+    episodes = Episodes(todo.num_envs)
+    per_update = todo.num_envs * todo.unroll_length
     num_updates = max(2, -(-env_steps // per_update))
     start = time.perf_counter()
     for update in range(num_updates):
@@ -145,7 +166,7 @@ def run_reference(
             start = time.perf_counter()
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1.0 - update / num_updates)
         _rollout(envs, agent, storage, episodes)
-        _learn(agent, optimizer, storage, rng)
+        _learn(agent, optimizer, storage, rng, todo)
     wall_s = time.perf_counter() - start
     envs.close()
     return {
@@ -161,7 +182,7 @@ def run_reference(
 def _rollout(envs: Any, agent: Agent, storage: Storage, episodes: Episodes) -> None:
     low, high = getattr(envs.action_space, "low", None), getattr(envs.action_space, "high", None)
     storage.obs[0], storage.ended[0] = storage.obs[-1], storage.ended[-1]
-    for t in range(UNROLL_LENGTH):
+    for t in range(len(storage.reward)):
         with torch.no_grad():
             action, log_prob, _, value = agent.action_and_value(storage.obs[t])
         storage.action[t], storage.log_prob[t], storage.value[t] = action, log_prob, value
@@ -177,7 +198,9 @@ def _rollout(envs: Any, agent: Agent, storage: Storage, episodes: Episodes) -> N
         episodes.add(info.get("reward", reward), over)
 
 
-def _learn(agent: Agent, optimizer: torch.optim.Adam, storage: Storage, rng: np.random.Generator) -> None:
+def _learn(
+    agent: Agent, optimizer: torch.optim.Adam, storage: Storage, rng: np.random.Generator, work: Work
+) -> None:
     with torch.no_grad():
         storage.value[-1] = agent.value(storage.obs[-1])
         advantages = _advantages(storage)
@@ -186,8 +209,8 @@ def _learn(agent: Agent, optimizer: torch.optim.Adam, storage: Storage, rng: np.
     old_log_prob, old_value = storage.log_prob.flatten(), storage.value[:-1].flatten()
     advantages, returns = advantages.flatten(), returns.flatten()
     indices = np.arange(len(returns))
-    size = len(indices) // NUM_MINIBATCHES
-    for _ in range(EPOCHS):
+    size = len(indices) // work.num_minibatches
+    for _ in range(work.epochs):
         rng.shuffle(indices)
         for begin in range(0, len(indices), size):
             chosen = indices[begin : begin + size]
@@ -215,16 +238,16 @@ def _learn(agent: Agent, optimizer: torch.optim.Adam, storage: Storage, rng: np.
 def _advantages(storage: Storage) -> Tensor:
     """GAE [T, B]: A_t = delta_t + gamma * lambda * (1 - ended_{t+1}) * A_{t+1}."""
     advantages = torch.zeros_like(storage.reward)
-    last = torch.zeros(NUM_ENVS)
-    for t in reversed(range(UNROLL_LENGTH)):
+    last = torch.zeros_like(storage.reward[0])
+    for t in reversed(range(len(storage.reward))):
         going_on = 1.0 - storage.ended[t + 1]
         delta = storage.reward[t] + GAMMA * storage.value[t + 1] * going_on - storage.value[t]
         advantages[t] = last = delta + GAMMA * GAE_LAMBDA * going_on * last
     return advantages
 
 
-def _storage(obs_shape: tuple[int, ...], continuous: bool, num_actions: int) -> Storage:
-    rows, more = (UNROLL_LENGTH, NUM_ENVS), (UNROLL_LENGTH + 1, NUM_ENVS)
+def _storage(work: Work, obs_shape: tuple[int, ...], continuous: bool, num_actions: int) -> Storage:
+    rows, more = (work.unroll_length, work.num_envs), (work.unroll_length + 1, work.num_envs)
     return Storage(
         obs=torch.zeros(more + obs_shape),
         action=torch.zeros(*rows, num_actions) if continuous else torch.zeros(rows, dtype=torch.int64),
@@ -242,12 +265,15 @@ def _layer(layer: nn.Linear | nn.Conv2d, gain: float = 2**0.5) -> nn.Module:
     return layer
 
 
-def _hidden(obs_shape: tuple[int, ...]) -> nn.Sequential:
-    size = int(np.prod(obs_shape))
-    return nn.Sequential(_layer(nn.Linear(size, 64)), nn.Tanh(), _layer(nn.Linear(64, 64)), nn.Tanh())
+def _hidden(width: int, sizes: Sequence[int], activation: type[nn.Module]) -> list[nn.Module]:
+    layers: list[nn.Module] = []
+    for size in sizes:
+        layers += [_layer(nn.Linear(width, size)), activation()]
+        width = size
+    return layers
 
 
-def _convolutions(obs_shape: tuple[int, ...]) -> nn.Sequential:
+def _convolutions(obs_shape: tuple[int, ...], hidden_sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(
         _layer(nn.Conv2d(obs_shape[0], 32, 8, stride=4)),
         nn.ReLU(),
@@ -256,6 +282,5 @@ def _convolutions(obs_shape: tuple[int, ...]) -> nn.Sequential:
         _layer(nn.Conv2d(64, 64, 3, stride=1)),
         nn.ReLU(),
         nn.Flatten(),
-        _layer(nn.Linear(64 * 7 * 7, 512)),
-        nn.ReLU(),
+        *_hidden(64 * 7 * 7, hidden_sizes, nn.ReLU),
     )

@@ -27,6 +27,11 @@ class ModelConfig(Config):
     acts on a CPU then acts in float32."""
     channels_last: bool = False
     """nature_cnn: images as [N, H, W, C] in memory, which convolutions prefer on many machines, in bfloat16 most."""
+    recurrent: Literal["none", "gru", "lstm"] = "none"
+    """Cell between the hidden layers and the heads: the policy remembers what it saw earlier in an episode. Every torso
+    has one of its own. Its state travels with each trajectory, and PPO's minibatches are whole columns of the batch."""
+    recurrent_size: PositiveInt = 64
+    """Width of the recurrent cell."""
     initial_log_std: float = 0.0
     """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
 

@@ -90,12 +90,8 @@ class RunConfig(Config):
                 f"env.num_envs={self.env.num_envs} is too few for {acting} acting ranks x "
                 f"env.num_groups={self.env.num_groups}; use at least {acting * self.env.num_groups}"
             )
-        env_steps = self.algorithm.unroll_length * self.env.num_envs * self.batch_trajectories // acting
-        if isinstance(self.algorithm, SurrogateConfig) and self.algorithm.num_minibatches > env_steps:
-            raise ValueError(
-                f"algorithm.num_minibatches={self.algorithm.num_minibatches} is more than the {env_steps} env_steps "
-                "of an update; use fewer, or raise algorithm.unroll_length or env.num_envs"
-            )
+        if isinstance(self.algorithm, SurrogateConfig):
+            self._check_minibatches(self.algorithm)
         self._check_device()
         if self.model.precision == "float16" and self.ranks.learner_device != "cuda":
             raise ValueError(
@@ -117,6 +113,24 @@ class RunConfig(Config):
                 f"the {acting} ranks gives one trajectory per update; leave it null"
             )
         return self
+
+    def _check_minibatches(self, algorithm: SurrogateConfig) -> None:
+        """None of them may be empty: they consist of env_steps, or of columns where the policy is recurrent."""
+        columns = self.env.num_envs * self.batch_trajectories // self.num_acting_ranks
+        env_steps = (
+            algorithm.unroll_length * self.env.num_envs * self.batch_trajectories // self.num_acting_ranks
+        )
+        recurrent = self.model.recurrent != "none"
+        most, what, also = (
+            (columns, f"columns of an update (model.recurrent={self.model.recurrent})", "")
+            if recurrent
+            else (env_steps, "env_steps of an update", "algorithm.unroll_length or ")
+        )
+        if algorithm.num_minibatches > most:
+            raise ValueError(
+                f"algorithm.num_minibatches={algorithm.num_minibatches} is more than the {most} {what}; "
+                f"use fewer, or raise {also}env.num_envs"
+            )
 
     def _check_device(self) -> None:
         """What sums by torch.distributed, and gradients on a device, cannot do."""

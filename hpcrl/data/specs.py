@@ -5,12 +5,20 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
+
+
+class Part(NamedTuple):
+    """One leaf of a Dict or Tuple observation, in the flat array of all."""
+
+    name: str
+    """Path of keys, as position/arm."""
+    shape: tuple[int, ...]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -20,14 +28,22 @@ class ArraySpec:
     shape: tuple[int, ...]
     dtype: str
     """numpy name, e.g. float32, uint8"""
+    parts: tuple[Part, ...] = ()
+    """Leaves behind a flat array, one after the other, each in C order; empty where it is one array."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ActionSpec:
-    """One environment's action: one of `size` choices (int64), or `size` real numbers (float32)."""
+    """One environment's action, as it is stored.
 
-    kind: Literal["discrete", "continuous"]
+    discrete: one of `size` choices (int64); multi_discrete: one choice of each of `size` parts (int64);
+    continuous: `size` real numbers (float32).
+    """
+
+    kind: Literal["discrete", "multi_discrete", "continuous"]
     size: int
+    choices: tuple[int, ...] = ()
+    """multi_discrete only: number of choices of each part."""
     low: tuple[float, ...] = ()
     """Continuous only, one per dimension; the environment adapter clips to [low, high]."""
     high: tuple[float, ...] = ()
@@ -40,7 +56,12 @@ class ActionSpec:
     @property
     def dtype(self) -> str:
         """Type of a stored action."""
-        return "int64" if self.kind == "discrete" else "float32"
+        return "float32" if self.kind == "continuous" else "int64"
+
+    @property
+    def choices_per_part(self) -> tuple[int, ...]:
+        """Number of choices of each part; a discrete action has one part, a continuous one none."""
+        return (self.size,) if self.kind == "discrete" else self.choices
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,8 +70,22 @@ class EnvSpec:
 
     id: str
     observation: ArraySpec
+    """As it travels."""
     action: ActionSpec
     max_episode_steps: int | None = None
+    masked: ArraySpec | None = None
+    """Of an environment that tells which choices are allowed: what the network sees. `observation` is then flat, of the
+    same dtype: that, and after it one entry per choice of each part of the action, 0 where it is not allowed."""
+
+    @property
+    def features(self) -> ArraySpec:
+        """What the network sees: the observation without the action mask."""
+        return self.observation if self.masked is None else self.masked
+
+    @property
+    def mask_size(self) -> int:
+        """Entries at the end of the flat observation that are the action mask; 0: there is none."""
+        return 0 if self.masked is None else sum(self.action.choices_per_part)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,10 +95,16 @@ class Field:
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
-    """Shape of one env_step's entry; the stored array is [T, B, *shape] or [T+1, B, *shape]."""
+    """Shape of one env_step's entry; the stored array is [entries(T), B, *shape]."""
     extra_step: bool = False
     """True: T+1 entries in time, the last one after the last action (observations)."""
+    start_only: bool = False
+    """True: one entry in time, from before the first action (what the policy remembers there)."""
     unit: str = "1"
+
+    def entries(self, unroll_length: int) -> int:
+        """Entries in time of a trajectory of T = unroll_length env_steps: T, T+1 or 1."""
+        return 1 if self.start_only else unroll_length + int(self.extra_step)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -64,8 +64,7 @@ class TrajectoryLayout:
         self._places: list[tuple[str, int, tuple[int, ...], np.dtype[Any]]] = []
         offset = HEADER_BYTES
         for field in spec.fields:
-            time = spec.unroll_length + int(field.extra_step)
-            shape = (time, spec.num_envs, *field.shape)
+            shape = (field.entries(spec.unroll_length), spec.num_envs, *field.shape)
             dtype = np.dtype(field.dtype)
             self._places.append((field.name, offset, shape, dtype))
             size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.envs.base import Actions, Obs, VectorEnv
+from hpcrl.envs.base import Actions, Bools, Obs, VectorEnv
 
 
 class EpisodeResult(NamedTuple):
@@ -22,12 +22,13 @@ class EpisodeResult(NamedTuple):
 
 
 def run_episodes(
-    env: VectorEnv, act: Callable[[Obs], Actions], max_episode_steps: int
+    env: VectorEnv, act: Callable[[Obs, Bools], Actions], max_episode_steps: int
 ) -> list[EpisodeResult]:
     """Run the first episode of every environment, in order of the environments.
 
     Exactly one episode each: taking the first N to finish would favor short ones. `env` must be fresh
-    (not yet reset) and is not closed; `act` gets obs [B, ...] of all rows, also of those that are done.
+    (not yet reset) and is not closed; `act` gets obs [B, ...] of all rows, also of those that are done, and where
+    these are the first of an episode [B].
 
     Raises:
         ValueError: max_episode_steps is less than 1.
@@ -38,11 +39,11 @@ def run_episodes(
     running = np.ones(env.num_envs, bool)
     returns = np.zeros(env.num_envs, np.float64)
     lengths = np.zeros(env.num_envs, np.int64)
-    obs = env.reset()
+    obs, begins = env.reset(), np.ones(env.num_envs, bool)
     while running.any():
-        env.send(act(obs))
+        env.send(act(obs, begins))
         step = env.recv()
-        obs = step.obs
+        obs, begins = step.obs, ~step.valid
         returns += step.reward
         lengths += step.valid
         finished = running & (step.episode_length > 0)

@@ -189,7 +189,7 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.extra_fields)
+    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.stored_fields)
     return env, layout, algorithm.parameters.size
 
 

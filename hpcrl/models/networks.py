@@ -12,6 +12,8 @@ from torch import Tensor, nn
 
 from hpcrl.config import ConfigError, ModelConfig
 from hpcrl.data.specs import EnvSpec
+from hpcrl.models.action_distributions import action_distribution
+from hpcrl.models.recurrent import CELLS, Memory, Recurrent
 
 SMALLEST_IMAGE = 36
 """Height and width below which the convolutions have no output left."""
@@ -26,7 +28,8 @@ class ActorCritic(nn.Module):
     Orthogonal weights (gain sqrt 2 in the torso, 0.01 for the policy head, 1 for the value head); biases 0.
 
     Attributes:
-        log_std: float32 [action dims], log standard deviation of Gaussian actions; None for discrete ones.
+        distribution: what the policy's outputs mean.
+        state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
     """
 
     def __init__(self, env: EnvSpec, model: ModelConfig, seed: int) -> None:
@@ -36,38 +39,67 @@ class ActorCritic(nn.Module):
         """
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
+        self.distribution = action_distribution(env.action, model)
         self.torso, width = _torso(env, model, generator)
         self.value_torso = None if model.shared_torso else _torso(env, model, generator)[0]
-        self.policy_head = _linear(width, env.action.size, POLICY_GAIN, generator)
+        self.cell = _cell(width, model, generator)
+        self.value_cell = None if model.shared_torso else _cell(width, model, generator)
+        sizes = [cell.state_size if cell is not None else 0 for cell in (self.cell, self.value_cell)]
+        self.state_size = sum(sizes)
+        self._policy_part, self._value_part = range(sizes[0]), range(sizes[0], self.state_size)
+        width = width if self.cell is None else self.cell.size
+        self.policy_head = _linear(width, self.distribution.num_outputs, POLICY_GAIN, generator)
         self.value_head = _linear(width, 1, VALUE_GAIN, generator)
-        self.log_std: nn.Parameter | None = None
-        if env.action.kind == "continuous":
-            self.log_std = nn.Parameter(torch.full((env.action.size,), model.initial_log_std))
 
-    def forward(self, obs: Tensor) -> tuple[Tensor, Tensor]:
-        """Policy parameters and values.
+    def forward(self, obs: Tensor, memory: Memory | None = None) -> tuple[Tensor, Tensor]:
+        """Policy outputs and values.
 
         Args:
             obs: [N, *shape] in the environment's dtype; N may be 0.
+            memory: for a recurrent network: obs are those of its sequences, time-major.
 
         Returns:
-            float32 [N, action.size], logits (discrete) or means (continuous), and float32 [N], values.
+            float32 [N, distribution.num_outputs], and float32 [N], values.
         """
-        features = self.torso(obs)
-        value_features = features if self.value_torso is None else self.value_torso(obs)
+        features = self._policy_features(obs, memory)
+        value_features = features if self.value_torso is None else self._value_features(obs, memory)
         return self.policy_head(features), self.value_head(value_features).squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
-        """Only the policy parameters of `forward`, all that acting needs.
+        """Only the policy outputs of `forward`, all that acting needs.
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """
         return self.policy_head.forward(self.torso.act(obs))
 
-    def value(self, obs: Tensor) -> Tensor:
+    def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
+        """`policy` of a recurrent network, for one env_step, and the state after it, [N, state_size] like that before.
+
+        What a torso of the value remembers goes on too, so that a learner can start from it.
+        """
+        if self.cell is None:
+            raise RuntimeError("this network is not recurrent; use `policy`")
+        of_policy, of_value = (
+            state[:, part.start : part.stop] for part in (self._policy_part, self._value_part)
+        )
+        after = self.cell.step(self.torso.act(obs), of_policy)
+        policy = self.policy_head.forward(after[:, : self.cell.size])
+        if self.value_torso is not None and self.value_cell is not None:
+            value_after = self.value_cell.step(self.value_torso.act(obs), of_value)
+            after = torch.cat((after, value_after), 1)
+        return policy, after
+
+    def value(self, obs: Tensor, memory: Memory | None = None) -> Tensor:
         """Only the values of `forward`."""
-        torso = self.torso if self.value_torso is None else self.value_torso
-        return cast(Tensor, self.value_head(torso(obs)).squeeze(-1))
+        return cast(Tensor, self.value_head(self._value_features(obs, memory)).squeeze(-1))
+
+    def _policy_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        return _remembered(self.torso(obs), self.cell, memory, self._policy_part)
+
+    def _value_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
+        if self.value_torso is None:
+            return self._policy_features(obs, memory)
+        return _remembered(self.value_torso(obs), self.value_cell, memory, self._value_part)
 
 
 class Torso(nn.Sequential):
@@ -152,6 +184,24 @@ class BlankConv2d(nn.Conv2d):
 
     def reset_parameters(self) -> None:
         """Leave the memory as it is; `_initialize` follows."""
+
+
+def _cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
+    """What stands behind a torso of this width."""
+    if model.recurrent == "none":
+        return None
+    return CELLS[model.recurrent](width, model.recurrent_size, generator)
+
+
+def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None, part: range) -> Tensor:
+    """What the heads see of the features [N, width]: these, or what the cell makes of them."""
+    if cell is None:
+        return features
+    if memory is None:
+        raise ValueError(
+            "a recurrent network needs its memory: where each sequence of observations starts from"
+        )
+    return cell.unroll(features, memory.part(part))
 
 
 def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[Torso, int]:

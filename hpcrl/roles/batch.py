@@ -20,7 +20,7 @@ def parts_of(trajectories: Sequence[Trajectory], spec: TrajectorySpec) -> dict[s
         names = trajectories[0].fields
         return {name: [trajectory.fields[name] for trajectory in trajectories] for name in names}
     return {
-        field.name: [np.empty((spec.unroll_length + field.extra_step, 0, *field.shape), field.dtype)]
+        field.name: [np.empty((field.entries(spec.unroll_length), 0, *field.shape), field.dtype)]
         for field in spec.fields
     }
 

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms import Algorithm
+from hpcrl.algorithms import Acting, Algorithm, State
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.generators import generator_rows
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
-from hpcrl.roles.env_state import env_state, env_values, restart_seed, restore_actions, saved_envs
+from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
@@ -26,6 +26,7 @@ class _Group:
     env: VectorEnv
     columns: slice
     obs: npt.NDArray[Any]
+    acting: Acting
     under_way: bool = False
 
 
@@ -49,8 +50,9 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            env, obs = self._begin(session, placement, indices)
-            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs))
+            env, obs, state = self._begin(session, placement, indices)
+            acting = Acting(algorithm, len(indices), state)
+            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs, acting))
         restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
@@ -62,6 +64,8 @@ class Collector:
         unroll_length = len(fields["reward"])
         for group in self._groups:
             fields["obs"][0, group.columns] = group.obs
+            if group.acting.state is not None:
+                fields["initial_state"][0, group.columns] = group.acting.state
         for t in range(unroll_length):
             for group in self._groups:
                 if t > 0:
@@ -78,13 +82,15 @@ class Collector:
         """Finish env_steps under way, of a trajectory that is given up; the environments go on from there."""
         for group in self._groups:
             if group.under_way:
-                group.obs = group.env.recv().obs.copy()
+                step = group.env.recv()
+                group.obs = step.obs.copy()
+                group.acting.restart(~step.valid)
                 group.under_way = False
                 self._work()
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
-        groups = [(group.obs, env_state(group.env)) for group in self._groups]
+        groups = [EnvRows(group.obs, env_state(group.env), group.acting.state) for group in self._groups]
         return {
             "actions": {"state": generator_rows([self._rng])},
             "envs": env_values(self.envs.start, groups),
@@ -96,27 +102,30 @@ class Collector:
         for group in self._groups:
             group.env.close()
 
-    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, Obs]:
-        """Environments as they were saved, or in the first observation of an episode."""
+    def _begin(
+        self, session: Session, placement: Placement, indices: range
+    ) -> tuple[VectorEnv, Obs, State | None]:
+        """Environments as they were saved, with what the policy remembers of them, or at the start of an episode."""
         config, saved = session.config, session.cuts.saved
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, env.reset().copy()
+            return env, env.reset().copy(), None
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
         if found is not None and isinstance(env, Resumable):
-            env.load_state(found[1])
-            return env, found[0]
+            env.load_state(found.state)
+            return env, found.obs, found.policy_state
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, env.reset().copy()
+        return env, env.reset().copy(), None
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
-        chosen = self._algorithm.act(fields["obs"][t, group.columns], self._rng)
+        chosen = group.acting.act(fields["obs"][t, group.columns], self._rng)
+        action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
-        group.env.send(chosen["action"])
+        group.env.send(action)
         group.under_way = True
         sent = perf_counter()
         fields["action"][t, group.columns] = chosen["action"]
@@ -129,6 +138,7 @@ class Collector:
     def _receive(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int, version: int) -> None:
         start = perf_counter()
         step = group.env.recv()
+        group.acting.restart(~step.valid)
         group.under_way = False
         self._work()
         received = perf_counter()

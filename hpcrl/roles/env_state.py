@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from hpcrl.algorithms import State
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.generators import load_generator_rows
 from hpcrl.envs import Obs, Resumable, VectorEnv
@@ -19,23 +20,34 @@ from hpcrl.storage.parts import Given, Values
 Rows = dict[str, npt.NDArray[Any]]
 
 
-def env_state(env: VectorEnv) -> Rows | None:
-    """Rows of what the environments can save of themselves; None where they cannot. Local."""
-    return env.state() if isinstance(env, Resumable) else None
+def env_state(env: VectorEnv) -> Rows:
+    """Rows of what the environments can save of themselves; none where they cannot. Local."""
+    return (env.state() if isinstance(env, Resumable) else None) or {}
 
 
-def env_values(first: int, groups: Sequence[tuple[Obs, Rows | None]]) -> Given:
+class EnvRows(NamedTuple):
+    """Some environments between two env_steps: a row of every array for each."""
+
+    obs: Obs
+    state: Rows
+    """What the environments saved of themselves; empty where they cannot."""
+    policy_state: State | None = None
+    """What the policy remembers of each; None for one that remembers nothing."""
+
+
+def env_values(first: int, groups: Sequence[EnvRows]) -> Given:
     """A component `envs` from consecutive groups of environments, the first of which is `first`. Pure."""
-    values: dict[str, Any] = {"first": first, "obs": np.concatenate([obs for obs, _ in groups])}
-    states = [state for _, state in groups if state is not None]
-    if len(states) == len(groups):
-        for name in states[0]:
-            values[f"state/{name}"] = _stack([state[name] for state in states])
+    values: dict[str, Any] = {"first": first, "obs": np.concatenate([group.obs for group in groups])}
+    policy_states = [group.policy_state for group in groups if group.policy_state is not None]
+    if len(policy_states) == len(groups):
+        values["policy_state"] = np.concatenate(policy_states)
+    for name in groups[0].state if all(group.state for group in groups) else ():
+        values[f"state/{name}"] = _stack([group.state[name] for group in groups])
     return values
 
 
-def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> tuple[Obs, Rows] | None:
-    """Observation and state of the environments with these global indices; None where no state was saved. Local."""
+def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> EnvRows | None:
+    """The environments with these global indices; None where no state of them was saved. Local."""
     found: list[Rows] = []
 
     def take(values: Values) -> None:
@@ -50,12 +62,13 @@ def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> tuple[
         if theirs.start < indices.stop and indices.start < theirs.stop:
             saved.restore(part, "envs", take)
     names = found[0].keys() if found else set()
-    if len(names) < 2 or any(one.keys() != names for one in found):
+    if any(one.keys() != names for one in found):
         return None
     whole = {name: _stack([one[name] for one in found]) for name in names}
-    if len(whole["obs"]) != len(indices):
+    state = {name.removeprefix("state/"): array for name, array in whole.items() if "/" in name}
+    if not state or len(whole["obs"]) != len(indices):
         return None
-    return whole.pop("obs"), {name.removeprefix("state/"): array for name, array in whole.items()}
+    return EnvRows(whole["obs"], state, whole.get("policy_state"))
 
 
 def restart_seed(seed: int, update: int) -> int:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms import Algorithm
+from hpcrl.algorithms import Acting, Algorithm
 from hpcrl.comm.ranks import Placement
 from hpcrl.envs import make_vector_env, run_episodes
 from hpcrl.roles.session import Session, record_event
@@ -28,14 +28,16 @@ def evaluate(
     env_config = config.env.model_copy(update={"num_envs": evaluation.episodes, "num_groups": 1})
     env = make_vector_env(env_config, range(evaluation.episodes), evaluation.seed)
     rng = np.random.default_rng(evaluation.seed)
+    acting = Acting(algorithm, evaluation.episodes)
 
-    def act(obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def act(obs: npt.NDArray[Any], begins: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
         session.world.waiter.work()
         session.control.poll()
         session.poll_records()  # the last updates, for who reads the file meanwhile
         if session.control.stop_requested:
             raise EvaluationInterrupted
-        return algorithm.act(obs, rng, greedy=evaluation.greedy)["action"]
+        acting.restart(begins)
+        return algorithm.to_env(acting.act(obs, rng, greedy=evaluation.greedy)["action"])
 
     try:
         episodes = run_episodes(env, act, evaluation.max_episode_steps)

@@ -19,7 +19,10 @@ COMPONENTS: dict[str, Component] = {
     "counters": Component(1, "updates, env_steps, nonfinite updates in a row (learner or worker 0)"),
     "reducer": Component(1, "what compression kept for the next gradient (each learner or worker)"),
     "actions": Component(1, "random stream of the actions (each actor or worker, by role_rank)"),
-    "envs": Component(1, "environments by global index: observation and, if it can be saved, state"),
+    "envs": Component(
+        1,
+        "environments by global index: observation, what the policy remembers and, if it can be saved, state",
+    ),
     "queue": Component(1, "trajectories not trained on yet (each replay rank; learners: batches ahead)"),
 }
 """Every component, by name. Which rank writes it stands in its meaning."""

@@ -12,6 +12,7 @@ from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
 from hpcrl.config import A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig
 from hpcrl.data.specs import EnvSpec
+from hpcrl.models.action_distributions import Gaussian
 from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, build, random_batch
 from tests.unit.functional.test_returns import GAMMA, Arrays, slow_sums
 
@@ -29,10 +30,10 @@ BETA1 = 0.9
 
 
 def policy_of(algorithm: ActorCriticAlgorithm, parameters: Tensor) -> Distribution:
-    log_std = algorithm.network.log_std
-    if log_std is None:
-        return Categorical(logits=parameters)
-    return Independent(Normal(parameters, log_std.exp()), 1)
+    distribution = algorithm.network.distribution
+    if isinstance(distribution, Gaussian):
+        return Independent(Normal(parameters, distribution.log_std.exp()), 1)
+    return Categorical(logits=parameters)
 
 
 def column(batch: Batch, values: Tensor, log_rho: Tensor, b: int) -> Arrays:

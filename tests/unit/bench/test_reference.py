@@ -3,8 +3,9 @@ import pytest
 import torch
 
 from hpcrl.bench import reference
-from hpcrl.bench.reference import NUM_ENVS, UNROLL_LENGTH, Episodes, Storage, run_reference
+from hpcrl.bench.reference import Episodes, Storage, Work, run_reference
 
+NUM_ENVS, UNROLL_LENGTH = Work().num_envs, Work().unroll_length
 ONE_UPDATE = NUM_ENVS * UNROLL_LENGTH
 
 
@@ -83,10 +84,17 @@ def test_advantages_stop_at_ends(end_at):
 
 
 def test_episodes_count_per_environment():
-    episodes = Episodes()
+    episodes = Episodes(NUM_ENVS)
     nothing = np.zeros(NUM_ENVS, bool)
     episodes.add(np.arange(NUM_ENVS, dtype=float), nothing)
     episodes.add(np.ones(NUM_ENVS), np.arange(NUM_ENVS) == 3)
     episodes.add(np.ones(NUM_ENVS), np.arange(NUM_ENVS) >= 6)
     episodes.add(np.ones(NUM_ENVS), np.arange(NUM_ENVS) == 3)
     assert episodes.returns == [4.0, 8.0, 9.0, 2.0]
+
+
+def test_other_work_is_done():
+    work = {"num_envs": 3, "unroll_length": 20, "epochs": 1, "num_minibatches": 2, "hidden_sizes": [16]}
+    result = run_reference("CartPole-v1", 150, seed=0, num_threads=1, work=work)
+    assert result["env_steps"] == 3 * 60
+    assert result["episode_returns"] != run_reference("CartPole-v1", 150, seed=0)["episode_returns"]

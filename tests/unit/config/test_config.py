@@ -66,6 +66,8 @@ SECTIONS = [
         shared_torso=False,
         precision="bfloat16",
         channels_last=True,
+        recurrent="lstm",
+        recurrent_size=32,
         initial_log_std=-0.5,
     ),
     A2CConfig(**OF_ALL),
