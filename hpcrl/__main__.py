@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl import __version__
+from hpcrl.audit import arguments as auditing
 from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
@@ -100,6 +101,8 @@ def _parser() -> argparse.ArgumentParser:
     describe.add_argument("run_dir", metavar="RUN")
     describe.add_argument("--json", action="store_true", help="as one JSON object")
     describe.set_defaults(command=_describe)
+
+    auditing.add_command(commands)
 
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)

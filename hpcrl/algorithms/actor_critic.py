@@ -1,11 +1,10 @@
-"""What the actor-critic algorithms share: network, acting, evaluation of a batch, state, metrics."""
+"""What the actor-critic algorithms share: network, acting, evaluation of a batch, state."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,28 +13,19 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, GradientStep, ReducedGradient
+from hpcrl.algorithms.gradient import FlatAdam, GradientStep, check_state
 from hpcrl.algorithms.loss_scale import LossScale
+from hpcrl.algorithms.metrics import Metrics
+from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
-from hpcrl.functional.statistics import (
-    NUM_SIZES,
-    explained_variance,
-    explained_variance_sums,
-    size_histogram,
-    size_quantile,
-)
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 from hpcrl.models.recurrent import Memory
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
-LOG_RHO = "log_rho_mean"
-"""The metric whose values also go into a histogram."""
-LOG_RHO_SHARES = {"log_rho_p50": 0.5, "log_rho_p90": 0.9, "log_rho_p99": 0.99, "log_rho_max": 1.0}
-"""Metric -> quantile of |log rho|."""
 
 
 class ActorCriticAlgorithm(Algorithm):
@@ -57,6 +47,7 @@ class ActorCriticAlgorithm(Algorithm):
         row_bytes = 4 * max(1, math.prod(env.observation.shape))
         self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
         """observations that may go through the network at once"""
+        self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
 
     def initial_state(self, num_envs: int) -> State | None:
@@ -138,8 +129,10 @@ class ActorCriticAlgorithm(Algorithm):
             yield whole_columns(part, length, len(columns)), memory.columns(part)
 
     def training_reward(self, fields: Mapping[str, Tensor]) -> Tensor:
-        """Rewards [T, C], clipped to reward_clip, times reward_scale, and 0 where not valid."""
+        """Rewards [T, C], 0 where not valid: clipped, times reward_scale, or as normalize_returns says."""
         reward = fields["reward"].masked_fill(~fields["valid"], 0.0)
+        if self.config.normalize_returns:
+            return self.normalizers.scale_reward(reward)
         clip, scale = self.config.reward_clip, self.config.reward_scale
         reward = reward if clip is None else reward.clamp(-clip, clip)
         return reward if scale == 1.0 else reward * scale
@@ -155,6 +148,10 @@ class ActorCriticAlgorithm(Algorithm):
             gamma=self.config.gamma,
             lambda_=lambda_,
         )
+
+    def observe(self, batch: Batch, reducer: Reducer) -> None:
+        """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
+        self.normalizers.count(batch.fields, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -191,13 +188,18 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, for float16 also the loss scale, as copies."""
-        return self.optimizer.state() | self.loss_scale.state()
+        """Parameters, Adam's moments and its count of steps, running moments, the loss scale of float16, as copies."""
+        return self.optimizer.state() | self.normalizers.state() | self.loss_scale.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
+        """Restore `state` bit for bit.
+
+        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
+        """
+        check_state(self.state(), state)
         self.optimizer.load_state(state)
         self.loss_scale.load_state(state)
+        self.normalizers.load_state(state)
 
 
 class OneStepAlgorithm(ActorCriticAlgorithm):
@@ -237,68 +239,6 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
         means = metrics.reduce(reducer)
         means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
         return UpdateResult(metrics=means, applied=applied)
-
-
-@dataclass(slots=True)
-class Metrics:
-    """Sums of one update on one learner; they add up over minibatches, then over learners."""
-
-    names: tuple[str, ...]
-    device: torch.device
-    """where the samples are"""
-    sums: Tensor = field(init=False)
-    """float64 [1 + names]: valid samples, then one sum for each name"""
-    variance_sums: Tensor = field(init=False)
-    """float64 [5], of functional.statistics.explained_variance_sums"""
-    log_rho_counts: Tensor = field(init=False)
-    """float64 [NUM_SIZES], of functional.statistics.size_histogram of the log importance weights"""
-    gradients: list[ReducedGradient] = field(default_factory=list)
-    """of each gradient step, equal on all learners"""
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
-        self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
-        self.log_rho_counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=self.device)
-
-    def add(self, mask: Tensor, *values: Tensor) -> None:
-        """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
-        with torch.no_grad():
-            self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
-            if LOG_RHO in self.names:
-                self.log_rho_counts += size_histogram(values[self.names.index(LOG_RHO)], mask)
-
-    def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
-        """Add to what explained_variance is computed from; all float [N]."""
-        self.variance_sums += explained_variance_sums(value, target, mask)
-
-    def reduce(self, reducer: Reducer) -> dict[str, float]:
-        """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
-        vector = torch.cat((self.sums, self.variance_sums, self.log_rho_counts))
-        reducer.sum_(vector)
-        sums, variance_sums, counts = torch.split(vector, [len(self.sums), 5, NUM_SIZES])
-        totals: list[float] = sums.tolist()
-        means = {
-            name: total / totals[0] if totals[0] else math.nan
-            for name, total in zip(self.names, totals[1:], strict=True)
-        }
-        means |= self._of_gradients()
-        means["explained_variance"] = explained_variance(variance_sums)
-        if LOG_RHO in self.names:
-            sizes: list[float] = counts.tolist()
-            means |= {name: size_quantile(sizes, share) for name, share in LOG_RHO_SHARES.items()}
-        return means
-
-    def _of_gradients(self) -> dict[str, float]:
-        """Means over the gradient steps; of the noise over those where it could be seen."""
-        norms = [gradient.norm for gradient in self.gradients]
-        means = {"grad_norm": sum(norms) / len(norms) if norms else math.nan}
-        seen = [gradient for gradient in self.gradients if not math.isnan(gradient.square)]
-        if seen:
-            square = sum(gradient.square for gradient in seen) / len(seen)
-            variance = sum(gradient.variance for gradient in seen) / len(seen)
-            ratio = variance / square if square > 0 else math.nan
-            means |= {"grad_square": square, "grad_variance": variance, "noise_scale": ratio}
-        return means
 
 
 def rows(values: Tensor) -> Tensor:

@@ -188,6 +188,13 @@ class Algorithm(ABC):
         Collective over the learners, through `reducer`. `progress` in [0, 1] is the share of the budget used.
         """
 
+    def observe(self, batch: Batch, reducer: Reducer) -> None:  # noqa: B027
+        """Count the batch into running moments, if there are any: what the next updates normalize by.
+
+        Collective over the learners. The role calls it after the `update` with this batch, if that was applied, and
+        never twice with the same trajectory: one that is trained on again has been counted already.
+        """
+
     def move(self, device: torch.device) -> None:
         """Keep everything learned on `device` and compute there from here on; batches are there, obs of `act` are not.
 
@@ -197,11 +204,14 @@ class Algorithm(ABC):
             raise NotImplementedError(f"{type(self).__name__} does not run on {device}")
 
     def vectors(self) -> list[Tensor]:
-        """What the optimizer changes, float32 [size] each, the memory itself; none where it cannot be shared."""
+        """What the optimizer changes, float32, the memory itself; the first is that of `parameters`.
+
+        None where it cannot be shared.
+        """
         return []
 
     def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
-        """Let `vectors` lie in `memories`, which hold their values, and step only the elements `own` from here on.
+        """Let `vectors` lie in `memories`, which hold their values, and step only the parameters `own` from here on.
 
         Other learners step the others in the same memory; `stepped()` waits until all have.
         """
@@ -212,7 +222,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything learned: parameters, optimizer moments and counters, as named arrays (copies)."""
+        """Everything learned: parameters, moments and counters, as named arrays (copies)."""
 
     @abstractmethod
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:

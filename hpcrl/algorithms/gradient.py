@@ -29,22 +29,22 @@ class FlatAdam:
     rank, actors included, and for small networks most of the time of a step.
 
     Attributes:
-        exp_avg, exp_avg_sq: float32 [size], the moments.
+        exp_avg, exp_avg_sq: float32 [gradient_size], the moments.
         steps: gradient steps taken.
     """
 
     def __init__(self, parameters: FlatParameters, epsilon: float) -> None:
         self._parameters = parameters
         self._epsilon = epsilon
-        self.exp_avg = torch.zeros_like(parameters.vector)
-        self.exp_avg_sq = torch.zeros_like(parameters.vector)
+        self.exp_avg = torch.zeros_like(parameters.trainable)
+        self.exp_avg_sq = torch.zeros_like(parameters.trainable)
         self.steps = 0
-        self._part = slice(0, parameters.size)
-        self._scratch = torch.empty_like(parameters.vector)
+        self._part = slice(0, parameters.gradient_size)
+        self._scratch = torch.empty_like(parameters.trainable)
         self._stepped: Callable[[], None] = lambda: None
 
     def step(self, learning_rate: float, gradient: Vector | Tensor, scale: float) -> None:
-        """Move the parameters against `gradient` [size], where they lie, times `scale`, in place."""
+        """Move the parameters against `gradient` [gradient_size], where they lie, times `scale`, in place."""
         self.steps += 1
         part = self._part
         exp_avg, exp_avg_sq = self.exp_avg[part], self.exp_avg_sq[part]
@@ -63,13 +63,15 @@ class FlatAdam:
     def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
         """Step only the elements `own`; other processes step the others, in the same memory.
 
-        memories: float32 [size] each, for the parameters and both moments, filled with their values already.
+        memories: like `vectors`, filled with their values already.
+        own: of the parameters' vector; what has no gradient stays as it is.
         stepped: waits until all have stepped.
         """
         vector, self.exp_avg, self.exp_avg_sq = memories
         self._parameters.use_vector(vector)
-        self._part = slice(own.start, own.stop)
-        self._scratch = torch.empty(len(own), device=vector.device)
+        stop = self._parameters.gradient_size
+        self._part = slice(min(own.start, stop), min(own.stop, stop))
+        self._scratch = torch.empty(self._part.stop - self._part.start, device=vector.device)
         self._stepped = stepped
 
     def move(self, device: torch.device) -> None:
@@ -84,7 +86,7 @@ class FlatAdam:
         self.share(vectors, range(self._parameters.size), lambda: None)
 
     def vectors(self) -> list[Tensor]:
-        """Parameters and both moments, float32 [size] each; the memory itself."""
+        """Parameters, float32 [size], and both moments, [gradient_size]; the memory itself."""
         return [self._parameters.vector, self.exp_avg, self.exp_avg_sq]
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
@@ -97,23 +99,24 @@ class FlatAdam:
         }
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit.
-
-        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
-        """
-        for name, current in self.state().items():
-            if name not in state:
-                raise ValueError(f"state has no entry {name!r}; it has {', '.join(sorted(state)) or 'none'}")
-            given = np.asarray(state[name])
-            if given.shape != current.shape or given.dtype != current.dtype:
-                raise ValueError(
-                    f"state entry {name!r} has shape {given.shape} and dtype {given.dtype}; this network has "
-                    f"{current.shape} and {current.dtype}: was it saved with another model or env section?"
-                )
+        """Restore `state`, which `check_state` has checked, bit for bit."""
         self._parameters.load(np.asarray(state["parameters"]))
         for moment, name in ((self.exp_avg, "adam_exp_avg"), (self.exp_avg_sq, "adam_exp_avg_sq")):
             moment.copy_(torch.tensor(np.ascontiguousarray(state[name])))
         self.steps = int(state["adam_steps"])
+
+
+def check_state(current: Mapping[str, npt.NDArray[Any]], given: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Raise ValueError naming an entry of the `current` state that `given` lacks, or has in another shape or dtype."""
+    for name, own in current.items():
+        if name not in given:
+            raise ValueError(f"state has no entry {name!r}; it has {', '.join(sorted(given)) or 'none'}")
+        values = np.asarray(given[name])
+        if values.shape != own.shape or values.dtype != own.dtype:
+            raise ValueError(
+                f"state entry {name!r} has shape {values.shape} and dtype {values.dtype}; this network has "
+                f"{own.shape} and {own.dtype}: was it saved with another model or env section?"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +146,7 @@ class ReducedGradient:
 
 def open_gradient(parameters: FlatParameters, reducer: Reducer) -> None:
     """Let the gradient lie where the reducer sums it, and set it to zero. Collective the first time, then local."""
-    memory = torch.as_tensor(reducer.open_gradient(parameters.size, parameters.vectors_only))
+    memory = torch.as_tensor(reducer.open_gradient(parameters.gradient_size, parameters.vectors_only))
     if parameters.gradient.data_ptr() != memory.data_ptr():
         parameters.use_gradient(memory)
         parameters.on_gradient(None)

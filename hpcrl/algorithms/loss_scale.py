@@ -62,9 +62,6 @@ class LossScale:
         return {"loss_scale": np.array(self.value), "loss_scale_steps": np.array(self._steps, np.int64)}
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state`. Raises ValueError where it is missing."""
-        if not self._dynamic:
-            return
-        if not {"loss_scale", "loss_scale_steps"} <= state.keys():
-            raise ValueError("state has no entry 'loss_scale': was it saved with another model.precision?")
-        self.value, self._steps = float(state["loss_scale"]), int(state["loss_scale_steps"])
+        """Restore `state`, which `check_state` has checked."""
+        if self._dynamic:
+            self.value, self._steps = float(state["loss_scale"]), int(state["loss_scale_steps"])

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows, whole_columns
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, rows, whole_columns
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import GradientStep, ReducedGradient
+from hpcrl.algorithms.metrics import Metrics
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,

@@ -31,7 +31,9 @@ def add_recipe_benches(
     loop = kinds.add_parser("loop", help="end to end against its parts and a CleanRL-style reference")
     equal = kinds.add_parser("equal", help="PPO at equal work: a CleanRL-style loop, one process, a pipeline")
     scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
-    for bench, what, rounds in ((loop, "loop", 3), (equal, "equal", 3), (scale, "scale", 1)):
+    solve = kinds.add_parser("solve", help="until the task is solved: the recipe beside a CleanRL-style loop")
+    defaults = ((loop, "loop", 3), (equal, "equal", 3), (scale, "scale", 1), (solve, "solve", 3))
+    for bench, what, rounds in defaults:
         add_recipe(bench)
         bench.add_argument(
             "--rounds", type=int, default=rounds, help="interleaved rounds; medians are reported"
@@ -40,6 +42,11 @@ def add_recipe_benches(
         bench.set_defaults(command=command, what=what)
     equal.add_argument("--updates", type=int, default=20, help="of each measurement (default: 20)")
     scale.add_argument("--actors", type=numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
+    solve.add_argument("--score", type=float, required=True, help="mean greedy return that counts as solved")
+    solve.add_argument("--every", type=int, default=5000, metavar="N", help="env_steps between two checks")
+    solve.add_argument(
+        "--reference-env-steps", type=int, default=500_000, metavar="N", help="where that gives up"
+    )
 
 
 def add_rank_benches(kinds: Any, command: Callable[[argparse.Namespace], int]) -> None:

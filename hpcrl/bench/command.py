@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from hpcrl.bench import equal, loop, scale
+from hpcrl.bench import equal, loop, scale, solve
 from hpcrl.config import RunConfig
 from hpcrl.storage.runlog import read_table
 
@@ -26,6 +26,15 @@ def bench_recipe_command(config: RunConfig, options: argparse.Namespace) -> int:
     elif options.what == "equal":
         result = equal.bench_equal(config, options.updates, rounds, run_end_to_end)
         table = equal.render(result)
+    elif options.what == "solve":
+        result = solve.bench_solve(
+            config,
+            options.score,
+            rounds,
+            every=options.every,
+            reference_env_steps=options.reference_env_steps,
+        )
+        table = solve.render(result)
     else:
         result = scale.bench_scale(config, options.actors, rounds, run_end_to_end)
         table = scale.render(result)

@@ -8,7 +8,7 @@ trains on the reset step after an episode's end and does not tell truncation fro
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -118,6 +118,13 @@ class Agent(nn.Module):
             action = policy.sample()
         return action, policy.log_prob(action), policy.entropy(), value
 
+    def greedy(self, obs: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Most likely actions [N] int64, or means [N, size] float32, of obs [N, *obs]."""
+        with torch.no_grad():
+            output = self.actor(self.actor_torso(self._scaled(torch.as_tensor(obs))))
+        chosen: npt.NDArray[Any] = (output if self.log_std is not None else output.argmax(-1)).numpy()
+        return chosen
+
     def _scaled(self, obs: Tensor) -> Tensor:
         return obs / 255.0 if self.image else obs
 
@@ -129,6 +136,7 @@ def run_reference(
     network: Network = "mlp",
     num_threads: int | None = None,
     work: Mapping[str, Any] | None = None,
+    watch: Callable[[Agent, int], bool] | None = None,
 ) -> dict[str, Any]:
     """Train for `env_steps` env_steps (rounded up to whole updates, at least two) and say how fast it went.
 
@@ -139,6 +147,7 @@ def run_reference(
         network: `mlp` for vectors, `nature_cnn` for uint8 images.
         num_threads: Of torch; None leaves its default.
         work: The fields of `Work` that are not its defaults.
+        watch: Gets the agent and the env_steps so far, before the first update and after each; True ends the training.
 
     Returns:
         `env_steps_per_s` and `wall_s` of acting and learning together, without the first update (warm-up);
@@ -160,6 +169,8 @@ def run_reference(
     episodes = Episodes(todo.num_envs)
     per_update = todo.num_envs * todo.unroll_length
     num_updates = max(2, -(-env_steps // per_update))
+    watch = watch or (lambda agent, env_steps: False)
+    watch(agent, 0)
     start = time.perf_counter()
     for update in range(num_updates):
         if update == 1:
@@ -167,12 +178,14 @@ def run_reference(
         optimizer.param_groups[0]["lr"] = LEARNING_RATE * (1.0 - update / num_updates)
         _rollout(envs, agent, storage, episodes)
         _learn(agent, optimizer, storage, rng, todo)
+        if watch(agent, (update + 1) * per_update):
+            break
     wall_s = time.perf_counter() - start
     envs.close()
     return {
         "env_id": env_id,
-        "env_steps": num_updates * per_update,
-        "env_steps_per_s": (num_updates - 1) * per_update / wall_s,
+        "env_steps": (update + 1) * per_update,
+        "env_steps_per_s": update * per_update / wall_s,
         "wall_s": wall_s,
         "num_threads": torch.get_num_threads(),
         "episode_returns": episodes.returns,

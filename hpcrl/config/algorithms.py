@@ -34,6 +34,23 @@ class ModelConfig(Config):
     """Width of the recurrent cell."""
     initial_log_std: float = 0.0
     """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
+    normalize_observations: bool = False
+    """Subtract from observations (vectors of floats) their mean over all valid env_steps trained on so far, and divide
+    by their standard deviation, each feature for itself. Both change with each update; they travel with the parameters.
+    """
+    observation_clip: float = Field(10.0, gt=0)
+    """normalize_observations: standard deviations from the mean at which an observation is cut."""
+    observation_epsilon: float = Field(1e-8, gt=0)
+    """normalize_observations: added to the variance, so that a feature that never changes does not divide by zero."""
+
+    @model_validator(mode="after")
+    def _images_have_a_scale(self) -> ModelConfig:
+        if self.normalize_observations and self.torso == "nature_cnn":
+            raise ValueError(
+                "model.normalize_observations=true is for vectors of floats; model.torso=nature_cnn scales its images "
+                "by 1/255 already: leave normalize_observations false"
+            )
+        return self
 
     @model_validator(mode="after")
     def _images_have_a_layout(self) -> Self:
@@ -81,6 +98,11 @@ class AlgorithmConfig(Config):
     reward_scale: float = Field(1.0, gt=0)
     """Multiply training rewards, after clipping, by this; logged returns stay raw. Values of a few units are learned
     soonest: use less than 1 where rewards are large or episodes long."""
+    normalize_returns: bool = False
+    """Divide training rewards by the standard deviation of the discounted returns of all valid env_steps trained on so
+    far; logged returns stay raw. Instead of reward_scale, where the size of rewards is not known beforehand."""
+    normalized_reward_clip: float = Field(10.0, gt=0)
+    """normalize_returns: what a reward is clipped to after the division, from minus to plus this."""
     rows_per_pass: int | None = Field(None, ge=1)
     """Most observations that go through the network at once; the gradients of the parts add up, so results are the same
     up to rounding. Bounds the memory of an update. Where whole trajectories are needed (a2c, impala) it is at least one
@@ -126,6 +148,19 @@ class AlgorithmConfig(Config):
             f"algorithm.reference_batch={self.reference_batch} has no effect without scaling; set "
             "algorithm.learning_rate_scaling=sqrt or linear"
         )
+
+    @model_validator(mode="after")
+    def _one_scale_of_rewards(self) -> AlgorithmConfig:
+        for key, value, neutral in (
+            ("reward_scale", self.reward_scale, 1.0),
+            ("reward_clip", self.reward_clip, None),
+        ):
+            if self.normalize_returns and value != neutral:
+                raise ValueError(
+                    f"algorithm.{key}={value:g} contradicts algorithm.normalize_returns=true, which finds the scale of "
+                    f"rewards itself and clips to algorithm.normalized_reward_clip; leave {key} away"
+                )
+        return self
 
 
 class ImpalaConfig(AlgorithmConfig):

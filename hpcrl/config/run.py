@@ -107,12 +107,32 @@ class RunConfig(Config):
             )
         if self.scheme == "pipeline":
             self._check_pipeline()
-        elif self.algorithm.batch_trajectories not in (None, acting):
+        else:
+            self._check_synchronous()
+        return self
+
+    def _check_synchronous(self) -> None:
+        lag, workers = self.lag, self.ranks.workers
+        if self.algorithm.batch_trajectories not in (None, workers):
             raise ValueError(
                 f"algorithm.batch_trajectories={self.algorithm.batch_trajectories}: in scheme synchronous each of "
-                f"the {acting} ranks gives one trajectory per update; leave it null"
+                f"the {workers} ranks gives one trajectory per update; leave it null"
             )
-        return self
+        if lag.publish_every_seconds is not None:
+            raise ValueError(
+                f"lag.publish_every_seconds={lag.publish_every_seconds:g}: nothing is published in scheme synchronous; "
+                "leave it null"
+            )
+        if lag.injection and workers > 1:
+            raise ValueError(
+                f"lag.injection={lag.injection} is for runs of one process, not of ranks.workers={workers}; use "
+                "ranks.workers=1 or lag.injection=0"
+            )
+        if lag.injection > lag.max_lag:
+            raise ValueError(
+                f"lag.injection={lag.injection} makes data older than lag.max_lag={lag.max_lag} allows; raise "
+                f"lag.max_lag to {lag.injection}"
+            )
 
     def _check_minibatches(self, algorithm: SurrogateConfig) -> None:
         """None of them may be empty: they consist of env_steps, or of columns where the policy is recurrent."""
@@ -172,6 +192,21 @@ class RunConfig(Config):
             )
         if self.deterministic and lag.publish_every_updates > 1:
             raise ValueError("deterministic=true needs lag.publish_every_updates=1")
+        if self.deterministic and lag.publish_every_seconds is not None:
+            raise ValueError(
+                f"deterministic=true needs lag.publish_every_seconds=null, not {lag.publish_every_seconds:g}: the "
+                "clock would decide which versions there are"
+            )
+        if lag.publish_every_seconds is not None and lag.publish_every_updates == 1:
+            raise ValueError(
+                f"lag.publish_every_seconds={lag.publish_every_seconds:g} changes nothing where every update is "
+                "published; raise lag.publish_every_updates too, or leave it null"
+            )
+        if lag.injection:
+            raise ValueError(
+                f"lag.injection={lag.injection} is not there in scheme pipeline, which has a lag of its own; use "
+                "scheme=synchronous with ranks.workers=1, or lag.injection=0"
+            )
 
 
 def algorithm_config_class(name: Any) -> type[AlgorithmConfig]:

@@ -58,6 +58,12 @@ class LagConfig(Config):
     """When an update would make a trajectory under way too old: wait for it, or drop it when it comes (counted)."""
     publish_every_updates: int = Field(1, ge=1)
     """Publish parameters after every so many updates; needs max_lag >= publish_every_updates - 1."""
+    publish_every_seconds: float | None = Field(None, gt=0)
+    """Publish also after an update that ends so long after the last publication; null: by number only."""
+    injection: int = Field(0, ge=0)
+    """Only for studies, in a synchronous run of one worker: train every batch so many updates after the one it was
+    collected for. A queue of that many batches is filled by the initial policy before the first update, so the lag of
+    update n (from 0) is min(n, injection); needs max_lag >= injection."""
 
 
 class BudgetConfig(Config):

@@ -71,6 +71,8 @@ class Admission:
         self.published_version = first_version
         self.granted = first_version * batch + len(waiting)
         self.dropped = 0
+        self.overdue_under_way = [0] * actors
+        """Of the dropped ones those that had not come yet, by actor."""
         self._first_version = first_version
         self._under_way: dict[int, Grant] = {}
         self._arrived: dict[int, Grant] = {
@@ -160,7 +162,8 @@ class Admission:
         for number in late_here:
             del self._arrived[number]
         for number in late_away:
-            self._given_up[number] = self._under_way.pop(number)
+            self._given_up[number] = grant = self._under_way.pop(number)
+            self.overdue_under_way[grant.actor] += 1
         self.dropped += len(late_here) + len(late_away)
         return late_here
 

@@ -12,6 +12,9 @@ import numpy.typing as npt
 
 Array = npt.NDArray[np.generic]
 
+LAYOUT_VERSION = 2
+"""Raised when the same fields come to lie at other places of a trajectory (data/trajectory.py)."""
+
 
 class Part(NamedTuple):
     """One leaf of a Dict or Tuple observation, in the flat array of all."""
@@ -107,6 +110,11 @@ class Field:
         return 1 if self.start_only else unroll_length + int(self.extra_step)
 
 
+DISCOUNTED_RETURN = Field(name="discounted_return", dtype="float32")
+"""Added for algorithm.normalize_returns: rewards of the episode up to and including this env_step, see
+hpcrl.data.discounted."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TrajectorySpec:
     """Fields of a trajectory of T env_steps of B environment slots, time-major."""
@@ -118,7 +126,7 @@ class TrajectorySpec:
     @property
     def digest(self) -> int:
         """64-bit fingerprint of the layout; both ends of a stream compare it at start."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        text = json.dumps(asdict(self) | {"layout": LAYOUT_VERSION}, sort_keys=True)
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 

@@ -33,6 +33,10 @@ HEADER = np.dtype(
 )
 HEADER_BYTES = -(-HEADER.itemsize // ALIGNMENT) * ALIGNMENT
 
+ORIGIN = np.dtype([("attempt", "<i4"), ("actor", "<i4"), ("grant", "<i8")])
+"""Of each column: who collected it, in which attempt, and the grant it answered. No two trajectories of a run share it;
+unlike the header, it stays when trajectories are joined into a batch, or wait in a checkpoint for another attempt."""
+
 Bytes = npt.NDArray[np.uint8]
 
 
@@ -47,6 +51,8 @@ class Trajectory:
     header: Any
     """A 0-d structured view: `header["grant"] = 3` writes into the buffer."""
     fields: dict[str, npt.NDArray[Any]]
+    origin: npt.NDArray[np.void]
+    """ORIGIN [num_envs]"""
     buffer: Bytes
 
     def seal(self, checksum: bool) -> None:
@@ -56,13 +62,16 @@ class Trajectory:
 
 
 class TrajectoryLayout:
-    """Where each field of a TrajectorySpec lies in the buffer: structure of arrays at 64-byte offsets."""
+    """Where each field of a TrajectorySpec lies in the buffer: structure of arrays at 64-byte offsets.
+
+    Behind the header lies the origin of each column, then the fields.
+    """
 
     def __init__(self, spec: TrajectorySpec) -> None:
         self.spec = spec
         self.digest = spec.digest
         self._places: list[tuple[str, int, tuple[int, ...], np.dtype[Any]]] = []
-        offset = HEADER_BYTES
+        offset = HEADER_BYTES + -(-spec.num_envs * ORIGIN.itemsize // ALIGNMENT) * ALIGNMENT
         for field in spec.fields:
             shape = (field.entries(spec.unroll_length), spec.num_envs, *field.shape)
             dtype = np.dtype(field.dtype)
@@ -86,7 +95,8 @@ class TrajectoryLayout:
             name: np.ndarray(shape, dtype, buffer=buffer, offset=offset)
             for name, offset, shape, dtype in self._places
         }
-        return Trajectory(np.ndarray((), HEADER, buffer=buffer), fields, buffer)
+        origin = np.ndarray((self.spec.num_envs,), ORIGIN, buffer=buffer, offset=HEADER_BYTES)
+        return Trajectory(np.ndarray((), HEADER, buffer=buffer), fields, origin, buffer)
 
     def begin(
         self, buffer: Bytes, *, attempt: int, version: int, actor: int, grant: int, envs: range
@@ -101,6 +111,7 @@ class TrajectoryLayout:
         header["version_first"] = header["version_last"] = version
         header["first_env"], header["num_envs"] = envs.start, len(envs)
         trajectory.fields["parameter_version"][...] = version
+        trajectory.origin[...] = (attempt, actor, grant)
         return trajectory
 
     def join(self, buffer: Bytes, trajectories: Sequence[Trajectory]) -> Trajectory:
@@ -115,6 +126,7 @@ class TrajectoryLayout:
                 source = trajectory.fields[name]
                 array[:, start : start + source.shape[1]] = source
                 start += source.shape[1]
+        joined.origin[...] = np.concatenate([one.origin for one in trajectories])
         first = trajectories[0].header
         header = joined.header
         for name in HEADER.names or ():

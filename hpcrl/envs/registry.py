@@ -14,6 +14,7 @@ from hpcrl.data.specs import EnvSpec
 from hpcrl.envs.base import VectorEnv
 from hpcrl.envs.toy import Bandit, Chain, Counting, Lives, TimeLimitChain
 from hpcrl.envs.toy_faults import FailingEnv, Fault, SlowEnv
+from hpcrl.envs.toy_recall import Recall
 from hpcrl.envs.toy_vector import Dynamics, ToyVectorEnv
 
 TOY_DYNAMICS: dict[str, Callable[..., Dynamics]] = {
@@ -21,6 +22,7 @@ TOY_DYNAMICS: dict[str, Callable[..., Dynamics]] = {
     "chain": Chain,
     "counting": Counting,
     "lives": Lives,
+    "recall": Recall,
     "time-limit-chain": TimeLimitChain,
 }
 

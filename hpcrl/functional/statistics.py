@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
@@ -47,6 +48,74 @@ def global_moments(values: Tensor, valid: Tensor, sum_: Sum) -> Moments:
     second = (chosen - mean).square().sum().reshape(1)
     sum_(second)
     return Moments(count, mean, second.item() / max(count, 1.0))
+
+
+PART = 1 << 16
+"""Rows that are taken to float64 at once: bounds the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningMoments:
+    """Mean and spread of each feature over what was counted so far; merging costs no digits (Chan et al. 1979)."""
+
+    count: float
+    mean: Tensor
+    """float64 [*features]; 0 where nothing is counted"""
+    squares: Tensor
+    """float64 [*features], sum of the squared distances from the mean"""
+
+    @staticmethod
+    def nothing(features: tuple[int, ...]) -> RunningMoments:
+        """Of no row."""
+        zeros = torch.zeros(features, dtype=torch.float64)
+        return RunningMoments(0.0, zeros, zeros)
+
+    @property
+    def variance(self) -> Tensor:
+        """float64 [*features], divided by the count, not by one less."""
+        return self.squares / max(self.count, 1.0)
+
+    def merge(self, other: RunningMoments) -> RunningMoments:
+        """Of what either has counted, which must have no row in common."""
+        count = self.count + other.count
+        share = other.count / max(count, 1.0)
+        delta = other.mean - self.mean
+        squares = self.squares + other.squares + delta.square() * (self.count * share)
+        return RunningMoments(count, self.mean + delta * share, squares)
+
+    def inverse_std(self, epsilon: float) -> Tensor:
+        """1 / sqrt(variance + epsilon), float64 [*features]; 1 as long as nothing is counted."""
+        if self.count == 0:
+            return torch.ones_like(self.mean)
+        return torch.rsqrt(self.variance + epsilon)
+
+
+def moments_of(values: Tensor, valid: Tensor) -> RunningMoments:
+    """Of the valid rows of `values`, float [N, *features]; valid is bool [N], other rows are never read. On the CPU."""
+    total = RunningMoments.nothing(tuple(values.shape[1:]))
+    for start in range(0, len(values), PART):
+        part = slice(start, start + PART)
+        kept = values[part][valid[part]].double()
+        mean = kept.sum(0) / max(len(kept), 1)
+        squares = (kept - mean).square().sum(0)
+        total = total.merge(RunningMoments(float(len(kept)), mean.cpu(), squares.cpu()))
+    return total
+
+
+def sum_moments(own: RunningMoments, sum_: Sum) -> RunningMoments:
+    """Merge the moments of all learners, whatever the order: bit-equal on all of them.
+
+    Collective: two calls of `sum_`, also where nothing is counted. In the second one the distances are those from the
+    common mean, so that a mean far from zero costs no digits.
+    """
+    features = own.mean.shape
+    first = torch.cat((torch.tensor([own.count], dtype=torch.float64), (own.mean * own.count).reshape(-1)))
+    sum_(first)
+    count = first[0].item()
+    mean = first[1:].reshape(features) / max(count, 1.0)
+    second = (own.squares + (own.mean - mean).square() * own.count).reshape(-1)
+    sum_(second)
+    return RunningMoments(count, mean, second.reshape(features))
 
 
 def explained_variance_sums(value: Tensor, target: Tensor, mask: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
-from hpcrl.data.specs import EnvSpec, TrajectorySpec, trajectory_spec
+from hpcrl.data.specs import DISCOUNTED_RETURN, EnvSpec, TrajectorySpec, trajectory_spec
 from hpcrl.launch.board import Board
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
@@ -189,7 +189,10 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, algorithm.stored_fields)
+    stored_fields = algorithm.stored_fields
+    if config.algorithm.normalize_returns:
+        stored_fields += (DISCOUNTED_RETURN,)
+    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, stored_fields)
     return env, layout, algorithm.parameters.size
 
 

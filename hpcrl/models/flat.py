@@ -1,4 +1,4 @@
-"""Parameters and gradients of a module as one contiguous vector each."""
+"""Parameters of a module, with what travels with them, as one contiguous vector, and their gradients as another."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from torch import Tensor, nn
 
 
 class FlatParameters:
-    """One float32 vector behind all parameters of a module, and one behind their gradients.
+    """One float32 vector behind all parameters and float32 buffers of a module, and one behind the gradients.
 
-    The module's parameters and gradients become views: writing the vector changes the module at once, and a
-    backward pass adds into `gradient`. Order and size are those of `module.parameters()`. Both vectors may be moved
-    into memory that is given later (`use_vector`, `use_gradient`).
+    The module's parameters, buffers and gradients become views: writing the vector changes the module at once, and a
+    backward pass adds into `gradient`. First come the parameters, in the order of `module.parameters()`, then the
+    float32 buffers that belong to the module's state: constants of a version that no gradient changes. Both vectors
+    may be moved into memory that is given later (`use_vector`, `use_gradient`).
 
     Attributes:
-        vector: float32 [size], the parameters.
-        gradient: float32 [size], their gradients; zero until a backward pass.
+        vector: float32 [size], parameters and buffers.
+        gradient: float32 [gradient_size], of the parameters; zero until a backward pass.
         ranges: where each parameter lies in the vectors.
         vectors_only: the ranges of parameters with one dimension or none: biases, scales.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        """Move the parameters of `module` into one vector, keeping their values.
+        """Move the parameters and float32 buffers of `module` into one vector, keeping their values.
 
         Raises ValueError when a parameter is not float32.
         """
@@ -45,16 +46,23 @@ class FlatParameters:
             self.ranges.append(range(start, stop))
         both = list(zip(self._parameters, self.ranges, strict=True))
         self.vectors_only = [part for parameter, part in both if parameter.ndim < 2]
+        self.gradient_size = stop
+        self._buffers = _float_buffers(module)
         self._hooks: list[Any] = []
-        self.use_vector(torch.cat([torch.zeros(0), *(one.data.reshape(-1) for one in self._parameters)]))
-        self.use_gradient(torch.zeros_like(self.vector))
+        everything = [*self._parameters, *self._buffers]
+        self.use_vector(torch.cat([torch.zeros(0), *(one.data.reshape(-1) for one in everything)]))
+        self.use_gradient(torch.zeros_like(self.trainable))
 
     def use_vector(self, memory: Tensor) -> None:
-        """Let the parameters be views of `memory`, float32 [size], with the values that stand there."""
+        """Let parameters and buffers be views of `memory`, float32 [size], with the values that stand there."""
         self.vector = memory
         self._numpy = memory.numpy() if memory.device.type == "cpu" else None
         for parameter, part in zip(self._parameters, self.ranges, strict=True):
             parameter.data = memory[part.start : part.stop].view(parameter.shape)
+        start = self.gradient_size
+        for buffer in self._buffers:
+            buffer.data = memory[start : start + buffer.numel()].view(buffer.shape)
+            start += buffer.numel()
 
     def bind(self, vector: npt.NDArray[np.float32]) -> None:
         """Use float32 `vector` [size] as the parameters from here on, where it lies: no copy, the values are its own.
@@ -68,7 +76,7 @@ class FlatParameters:
         self._numpy = vector
 
     def use_gradient(self, memory: Tensor) -> None:
-        """Let the gradients be views of `memory`, float32 [size]."""
+        """Let the gradients be views of `memory`, float32 [gradient_size]."""
         self.gradient = memory
         for parameter, part in zip(self._parameters, self.ranges, strict=True):
             parameter.grad = memory[part.start : part.stop].view(parameter.shape)
@@ -87,7 +95,7 @@ class FlatParameters:
     def move(self, device: torch.device) -> None:
         """Keep the parameters on `device` from here on; the gradient there is zero, in memory of its own."""
         self.use_vector(self.vector.to(device))
-        self.use_gradient(torch.zeros_like(self.vector))
+        self.use_gradient(torch.zeros_like(self.trainable))
 
     @property
     def numpy(self) -> npt.NDArray[np.float32]:
@@ -98,15 +106,20 @@ class FlatParameters:
 
     @property
     def size(self) -> int:
-        """Number of parameters."""
+        """Number of parameters and entries of buffers: of what is published and saved."""
         return self.vector.numel()
+
+    @property
+    def trainable(self) -> Tensor:
+        """float32 [gradient_size], the part of `vector` that has a gradient (same memory)."""
+        return self.vector[: self.gradient_size]
 
     def zero_gradient(self) -> None:
         """Set the gradient to zero in place; the views stay."""
         self.gradient.zero_()
 
     def load(self, values: npt.NDArray[Any]) -> None:
-        """Copy float32 `values` [size] into the parameters. Raises ValueError for another shape or dtype."""
+        """Copy float32 `values` [size] into the vector. Raises ValueError for another shape or dtype."""
         self._check(values)
         self.vector.copy_(torch.tensor(np.ascontiguousarray(values)))
 
@@ -120,6 +133,13 @@ class FlatParameters:
                 f"parameters have shape {values.shape} and dtype {values.dtype}; "
                 f"this network needs ({self.size},) float32: was it saved with another model or env section?"
             )
+
+
+def _float_buffers(module: nn.Module) -> list[Tensor]:
+    """Float32 buffers that `module.state_dict()` has, each once."""
+    state = module.state_dict(keep_vars=True)
+    named = module.named_buffers()
+    return [buffer for name, buffer in named if name in state and buffer.dtype == torch.float32]
 
 
 def _call_with_index(callback: Callable[[int], None], index: int, _: Tensor) -> None:

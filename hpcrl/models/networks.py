@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hpcrl.config import ConfigError, ModelConfig
 from hpcrl.data.specs import EnvSpec
+from hpcrl.functional.statistics import RunningMoments
 from hpcrl.models.action_distributions import action_distribution
 from hpcrl.models.recurrent import CELLS, Memory, Recurrent
 
@@ -29,6 +30,7 @@ class ActorCritic(nn.Module):
 
     Attributes:
         distribution: what the policy's outputs mean.
+        normalizer: first layer of every torso; None unless observations are normalized.
         state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
     """
 
@@ -40,8 +42,9 @@ class ActorCritic(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.distribution = action_distribution(env.action, model)
-        self.torso, width = _torso(env, model, generator)
-        self.value_torso = None if model.shared_torso else _torso(env, model, generator)[0]
+        self.normalizer = _normalizer(env, model)
+        self.torso, width = _torso(env, model, self.normalizer, generator)
+        self.value_torso = None if model.shared_torso else _torso(env, model, self.normalizer, generator)[0]
         self.cell = _cell(width, model, generator)
         self.value_cell = None if model.shared_torso else _cell(width, model, generator)
         sizes = [cell.state_size if cell is not None else 0 for cell in (self.cell, self.value_cell)]
@@ -145,6 +148,34 @@ class Vectors(nn.Module):
         return obs.reshape(obs.shape[0], math.prod(obs.shape[1:])).to(torch.float32)
 
 
+class Normalizer(nn.Module):
+    """Observations [N, *shape] minus a mean, over a standard deviation, cut at `clip`, as float32.
+
+    Mean and scale are buffers, which FlatParameters keeps behind the parameters: constants of a parameter version, so
+    that whoever acts with a version sees what the learner of that version saw.
+    """
+
+    mean: Tensor
+    inverse_std: Tensor
+
+    def __init__(self, shape: tuple[int, ...], clip: float) -> None:
+        """At first observations are as they come, but for the cut."""
+        super().__init__()
+        self.clip = clip
+        self.register_buffer("mean", torch.zeros(shape))
+        self.register_buffer("inverse_std", torch.ones(shape))
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Not in place: `obs` are the trajectory's. What is not finite becomes NaN, which no cut hides."""
+        scaled = obs.to(torch.float32).sub(self.mean).mul_(self.inverse_std)
+        return torch.clamp(scaled, -self.clip, self.clip).add_(scaled.mul_(0))
+
+    def set(self, moments: RunningMoments, epsilon: float) -> None:
+        """Mean and 1 / sqrt(variance + epsilon) of `moments` from here on, rounded to float32."""
+        self.mean.copy_(moments.mean)
+        self.inverse_std.copy_(moments.inverse_std(epsilon))
+
+
 class Images(nn.Module):
     """uint8 images [N, C, H, W] as floats in [0, 1], in memory as [N, H, W, C] where `channels_last`."""
 
@@ -186,6 +217,18 @@ class BlankConv2d(nn.Conv2d):
         """Leave the memory as it is; `_initialize` follows."""
 
 
+def _normalizer(env: EnvSpec, model: ModelConfig) -> Normalizer | None:
+    shape, dtype = env.observation.shape, env.observation.dtype
+    if not model.normalize_observations:
+        return None
+    if np.dtype(dtype).kind != "f":
+        raise ConfigError(
+            f"model.normalize_observations=true does not fit the {dtype} observations of {env.id}: it is for floats, "
+            "since whole numbers are indices, flags or pixels; use model.normalize_observations=false"
+        )
+    return Normalizer(shape, model.observation_clip)
+
+
 def _cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
     """What stands behind a torso of this width."""
     if model.recurrent == "none":
@@ -204,12 +247,14 @@ def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None,
     return cell.unroll(features, memory.part(part))
 
 
-def _torso(env: EnvSpec, model: ModelConfig, generator: torch.Generator) -> tuple[Torso, int]:
+def _torso(
+    env: EnvSpec, model: ModelConfig, normalizer: Normalizer | None, generator: torch.Generator
+) -> tuple[Torso, int]:
     """Torso and the width of its output."""
     if model.torso == "nature_cnn":
         layers, width = _nature_convolutions(env, model, generator)
     else:
-        layers, width = [Vectors()], _vector_width(env)
+        layers, width = [*([] if normalizer is None else [normalizer]), Vectors()], _vector_width(env)
     for size in model.hidden_sizes:
         layers += [_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
         width = size

@@ -30,6 +30,30 @@ class Memory:
         """That of some of the sequences: a slice, or int64 [n]."""
         return Memory(self.state[columns], self.begins[:, columns])
 
+    def episodes(self, length: int) -> tuple[Tensor, list[int], Tensor]:
+        """The first `length` steps cut into pieces of one episode each, the longest first, to be unrolled side by side.
+
+        Returns:
+            rows: int64 [length * N], numbers of the time-major rows: the first row of every piece, then the second of
+                those that have one, and so on, always in the order of the pieces.
+            sizes: how many pieces have a first row, a second, ...; in total length * N.
+            state: float32 [pieces, size], what each piece starts from: 0, but for those of the first step.
+        """
+        num, device = len(self.state), self.state.device
+        time = torch.arange(length, device=device).unsqueeze(1).expand(length, num)
+        begins = self.begins[:length] | (time == 0)
+        start = time.masked_fill(~begins, 0).cummax(0).values
+        ends = torch.cat((begins[1:], begins.new_ones(min(length, 1), num)))
+        end = time.masked_fill(~ends, length).flip(0).cummin(0).values.flip(0)
+        position = time - start
+        # by position, then longest first, then by the first row of the piece
+        order = ((position + 1) * (length + 1) - (end - start)) * (length * num) + start * num
+        rows = (order + torch.arange(num, device=device)).flatten().argsort()
+        sizes = position.flatten().bincount().tolist()
+        first = rows[: sizes[0] if sizes else 0]
+        kept = (first < num) & ~self.begins.flatten()[first]
+        return rows, sizes, self.state[first % max(1, num)].masked_fill(~kept.unsqueeze(1), 0.0)
+
     def part(self, numbers: range) -> Memory:
         """That of a cell whose state is these numbers of the whole."""
         return Memory(self.state[:, numbers.start : numbers.stop], self.begins)
@@ -78,20 +102,22 @@ class Recurrent(nn.Module):
     def unroll(self, features: Tensor, memory: Memory) -> Tensor:
         """L env_steps of N sequences, one after the other; the gradient flows through all of them.
 
-        Time-major: float32 [L * N, width] comes in, [L * N, size] goes out.
+        Time-major: float32 [L * N, width] comes in, [L * N, size] goes out. All episodes go on side by side, so that
+        there are as many steps as the longest one has.
         """
         num = len(memory.state)
-        length = len(features) // num if num else len(memory.begins)
-        inputs = functional.linear(features, self.weight_ih, self.bias_ih).view(length, num, -1).unbind()
-        begins = memory.begins[:length]
-        parts: tuple[Tensor, ...] = memory.state.chunk(self.num_parts, 1)
+        if num == 0:
+            return features.new_zeros(0, self.size)
+        rows, sizes, state = memory.episodes(len(features) // num)
+        inputs = functional.linear(features, self.weight_ih, self.bias_ih).index_select(0, rows)
+        parts: tuple[Tensor, ...] = state.chunk(self.num_parts, 1)
         outputs = []
-        for now, rows, somewhere in zip(inputs, begins.unsqueeze(2), begins.any(1).tolist(), strict=True):
-            if somewhere:
-                parts = tuple(part.masked_fill(rows, 0.0) for part in parts)
+        for now in torch.split(inputs, sizes):
+            if len(now) < len(parts[0]):
+                parts = tuple(part[: len(now)] for part in parts)
             parts = self.advance(now, parts)
             outputs.append(parts[0])
-        return torch.cat(outputs)
+        return torch.cat(outputs).index_select(0, rows.argsort())
 
     def _weights(self, width: int, generator: torch.Generator) -> nn.Parameter:
         weights = torch.empty(self.num_gates, self.size, width)

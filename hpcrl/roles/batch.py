@@ -1,4 +1,4 @@
-"""The fields of a learner's batch, and how old they are."""
+"""The fields of a learner's batch, how old they are, and which trajectories they come from."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.data.specs import TrajectorySpec
-from hpcrl.data.trajectory import Trajectory
+from hpcrl.data.trajectory import ORIGIN, Trajectory
+from hpcrl.storage.schema import TABLES, Rows
 
 Fields = dict[str, npt.NDArray[Any]]
 
@@ -25,9 +26,36 @@ def parts_of(trajectories: Sequence[Trajectory], spec: TrajectorySpec) -> dict[s
     }
 
 
-def lag_histogram(updates: int, fields: Fields, max_lag: int) -> npt.NDArray[np.int64]:
-    """Valid env_steps by lag 0..max_lag. Raises RuntimeError when the lag contract was broken. Pure."""
-    lag = updates - fields["parameter_version"][fields["valid"]]
+def origins_of(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.void]:
+    """ORIGIN [C] of the batch's columns. Pure."""
+    return np.concatenate([np.zeros(0, ORIGIN), *(trajectory.origin for trajectory in trajectories)])
+
+
+def trained_rows(
+    updates: int, fields: Fields, origins: npt.NDArray[np.void], max_lag: int
+) -> tuple[Rows, npt.NDArray[np.int64]]:
+    """Rows of table `trajectories` for the update after `updates`, and its valid env_steps by lag 0..max_lag.
+
+    Columns of one origin lie side by side. Raises RuntimeError when the lag contract was broken. Pure.
+    """
+    valid = fields["valid"]
+    lag = (updates - fields["parameter_version"])[valid]
     if lag.size and (lag.min() < 0 or lag.max() > max_lag):
         raise RuntimeError(f"lag {lag.min()}..{lag.max()} outside 0..lag.max_lag={max_lag}")
-    return np.bincount(lag, minlength=max_lag + 1)
+    first = np.append(True, origins[1:] != origins[:-1])[: len(origins)]
+    column = np.broadcast_to(np.cumsum(first) - 1, valid.shape)[valid]
+    num_trajectories = int(first.sum())
+    flat = np.bincount(column * (max_lag + 1) + lag, minlength=num_trajectories * (max_lag + 1))
+    counts = flat.reshape(num_trajectories, max_lag + 1)
+    trajectory, lags = np.nonzero(counts)
+    origin = origins[first][trajectory]
+    rows = TABLES["trajectories"].rows(
+        len(lags),
+        update=updates + 1,
+        collected_in=origin["attempt"],
+        actor=origin["actor"],
+        grant=origin["grant"],
+        parameter_version=updates - lags,
+        env_steps=counts[trajectory, lags],
+    )
+    return rows, counts.sum(axis=0)

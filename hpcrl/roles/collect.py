@@ -10,11 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms import Acting, Algorithm, State
+from hpcrl.algorithms import Acting, Algorithm
 from hpcrl.comm.ranks import Placement, share
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
+from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Obs, Resumable, Step, VectorEnv, make_vector_env
+from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env
 from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
@@ -27,6 +29,8 @@ class _Group:
     columns: slice
     obs: npt.NDArray[Any]
     acting: Acting
+    returns: DiscountedReturns | None
+    """Only where the learners normalize by them."""
     under_way: bool = False
 
 
@@ -50,9 +54,13 @@ class Collector:
         for index in range(config.env.num_groups):
             columns = share(len(self.envs), config.env.num_groups, index)
             indices = range(self.envs.start + columns.start, self.envs.start + columns.stop)
-            env, obs, state = self._begin(session, placement, indices)
-            acting = Acting(algorithm, len(indices), state)
-            self._groups.append(_Group(env, slice(columns.start, columns.stop), obs, acting))
+            env, rows = self._begin(session, placement, indices)
+            acting = Acting(algorithm, len(indices), rows.policy_state)
+            returns = None
+            if config.algorithm.normalize_returns:
+                returns = DiscountedReturns(len(indices), config.algorithm.gamma, rows.discounted_return)
+            place = slice(columns.start, columns.stop)
+            self._groups.append(_Group(env, place, rows.obs, acting, returns))
         restore_actions(session, placement, self._rng)
 
     def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
@@ -85,12 +93,17 @@ class Collector:
                 step = group.env.recv()
                 group.obs = step.obs.copy()
                 group.acting.restart(~step.valid)
+                if group.returns is not None:
+                    group.returns.step(step.reward, step.terminated | step.truncated)
                 group.under_way = False
                 self._work()
 
     def components(self) -> dict[str, Given]:
         """This rank's part of a checkpoint: between trajectories, or settled."""
-        groups = [EnvRows(group.obs, env_state(group.env), group.acting.state) for group in self._groups]
+        groups = []
+        for group in self._groups:
+            returns = None if group.returns is None else group.returns.carried
+            groups.append(EnvRows(group.obs, env_state(group.env), group.acting.state, returns))
         return {
             "actions": {"state": generator_rows([self._rng])},
             "envs": env_values(self.envs.start, groups),
@@ -102,23 +115,21 @@ class Collector:
         for group in self._groups:
             group.env.close()
 
-    def _begin(
-        self, session: Session, placement: Placement, indices: range
-    ) -> tuple[VectorEnv, Obs, State | None]:
-        """Environments as they were saved, with what the policy remembers of them, or at the start of an episode."""
+    def _begin(self, session: Session, placement: Placement, indices: range) -> tuple[VectorEnv, EnvRows]:
+        """Environments as they were saved, with what goes on with them, or at the start of an episode."""
         config, saved = session.config, session.cuts.saved
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, env.reset().copy(), None
+            return env, EnvRows(env.reset().copy(), {})
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
         if found is not None and isinstance(env, Resumable):
             env.load_state(found.state)
-            return env, found.obs, found.policy_state
+            return env, found
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, env.reset().copy(), None
+        return env, EnvRows(env.reset().copy(), {})
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
@@ -145,6 +156,9 @@ class Collector:
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
+        if group.returns is not None:
+            returns = group.returns.step(step.reward, step.terminated | step.truncated)
+            fields[DISCOUNTED_RETURN.name][t, group.columns] = returns
         self._timers.add("env.recv", received - start)
         self._timers.add("trajectory.write", perf_counter() - received)
         if step.episode_length.any():

@@ -33,14 +33,17 @@ class EnvRows(NamedTuple):
     """What the environments saved of themselves; empty where they cannot."""
     policy_state: State | None = None
     """What the policy remembers of each; None for one that remembers nothing."""
+    discounted_return: npt.NDArray[np.float32] | None = None
+    """Of the running episodes; None where nothing is normalized by returns."""
 
 
 def env_values(first: int, groups: Sequence[EnvRows]) -> Given:
     """A component `envs` from consecutive groups of environments, the first of which is `first`. Pure."""
     values: dict[str, Any] = {"first": first, "obs": np.concatenate([group.obs for group in groups])}
-    policy_states = [group.policy_state for group in groups if group.policy_state is not None]
-    if len(policy_states) == len(groups):
-        values["policy_state"] = np.concatenate(policy_states)
+    for name in ("policy_state", "discounted_return"):
+        arrays = [array for group in groups if (array := getattr(group, name)) is not None]
+        if len(arrays) == len(groups):
+            values[name] = np.concatenate(arrays)
     for name in groups[0].state if all(group.state for group in groups) else ():
         values[f"state/{name}"] = _stack([group.state[name] for group in groups])
     return values
@@ -68,7 +71,7 @@ def saved_envs(saved: Saved, role: str, num_envs: int, indices: range) -> EnvRow
     state = {name.removeprefix("state/"): array for name, array in whole.items() if "/" in name}
     if not state or len(whole["obs"]) != len(indices):
         return None
-    return EnvRows(whole["obs"], state, whole.get("policy_state"))
+    return EnvRows(whole["obs"], state, whole.get("policy_state"), whole.get("discounted_return"))
 
 
 def restart_seed(seed: int, update: int) -> int:

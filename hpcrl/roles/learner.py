@@ -51,8 +51,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
             continue  # agreed on before each has its batch
         learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
-            if learning.updates % config.lag.publish_every_updates == 0:
-                publication.publish(learning.updates)
+            publication.after(learning.updates)
         batches.next(ask=learning.cut_at is None)  # before a cut the batches ahead are used up
         yield True
     yield from learning.end(publication.poll)

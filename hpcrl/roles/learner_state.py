@@ -67,7 +67,7 @@ def restore_reducer(
     saved, role = session.cuts.saved, placement.role
     if saved is None or session.config.reduction.compression == "none":
         return
-    reducer.open_gradient(algorithm.parameters.size, algorithm.parameters.vectors_only)
+    reducer.open_gradient(algorithm.parameters.gradient_size, algorithm.parameters.vectors_only)
 
     def load(values: Values) -> None:
         reducer.load_state({name: np.asarray(value) for name, value in values.items()})

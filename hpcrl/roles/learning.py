@@ -18,13 +18,14 @@ from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.config import ExitCode
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.batch import Fields, lag_histogram, parts_of
+from hpcrl.roles.batch import Fields, origins_of, parts_of, trained_rows
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
 from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.parts import Given
+from hpcrl.storage.raw_rows import row_checksums
 
 if TYPE_CHECKING:
     from hpcrl.comm.device_sum import DeviceReducer
@@ -191,21 +192,26 @@ class Learning:
         summed = self._summed.finish_seconds
         with self._timers.at("algorithm.update"):
             result = self.algorithm.update(batch, self._summed, progress)
+            if result.applied:
+                self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        histogram = lag_histogram(self.updates, fields, session.config.lag.max_lag)
-        slots = fields["valid"].size
-        totals = np.array([*histogram, slots], np.float64)
+        rows, histogram = trained_rows(
+            self.updates, fields, origins_of(trajectories), session.config.lag.max_lag
+        )
+        session.record("trajectories", rows)
+        totals = np.array([*histogram, fields["valid"].size, row_checksums(rows).sum()], np.float64)
         self._reducer.sum_array(totals)
-        valid = float(totals[:-1].sum())
+        summed_lags, (slots, checksum) = totals[:-2], totals[-2:]
+        valid = float(summed_lags.sum())
         self._counters.updates += 1
         self._counters.env_steps += int(valid)
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
-            metrics = result.metrics | {"valid_fraction": valid / max(totals[-1], 1.0)}
+            metrics = result.metrics | {"valid_fraction": valid / max(slots, 1.0), "rows_checksum": checksum}
             record_update(
-                session.record, self.updates, self.env_steps, metrics, totals[:-1], applied=result.applied
+                session.record, self.updates, self.env_steps, metrics, summed_lags, applied=result.applied
             )
 
     def finish(self, others: Mapping[str, Given]) -> RoleLoop:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import time
+
 import numpy as np
 
 from hpcrl.comm.ranks import Placement
@@ -25,12 +28,24 @@ class Publication:
         self._copy = HostCopy()
         self._version: int | None = None
         """Whose parameters are on their way to host memory."""
+        self._every_updates = session.config.lag.publish_every_updates
+        self._every_s = session.config.lag.publish_every_seconds or math.inf
+        self._last = time.perf_counter()
+
+    def after(self, update: int) -> None:
+        """After each update: publish it where its number or the clock says so.
+
+        Learner 0 decides; the others, which publish nothing, only make progress.
+        """
+        if update % self._every_updates == 0 or time.perf_counter() - self._last >= self._every_s:
+            self.publish(update)
 
     def publish(self, version: int) -> None:
         """Make the learner's parameters that version, on learner 0.
 
         Waits for nobody: parameters on a device are published by a later `poll`, and may change meanwhile.
         """
+        self._last = time.perf_counter()
         if self._publisher is not None:
             if self._version is not None:
                 self._copy.wait()  # begun an update ago

@@ -41,12 +41,14 @@ class QueueState:
         for index, number in enumerate(numbers):
             columns = slice(index * self._columns, (index + 1) * self._columns)
             row = self._layout.allocate(1)[0]
-            version = int(batch.fields["parameter_version"][0, columns][0])
+            version, origin = int(batch.fields["parameter_version"][0, columns][0]), batch.origin[columns]
+            actor, grant = int(origin["actor"][0]), int(origin["grant"][0])
             alone = self._layout.begin(
-                row, attempt=0, version=version, actor=0, grant=0, envs=range(self._columns)
+                row, attempt=0, version=version, actor=actor, grant=grant, envs=range(self._columns)
             )
             for name, array in alone.fields.items():
                 array[...] = batch.fields[name][:, columns]
+            alone.origin[...] = origin
             alone.seal(checksum=int(batch.header["checksum"]) != 0)
             self.add(row, number, version)
 

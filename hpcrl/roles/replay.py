@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 
 from hpcrl.comm.failures import RankLost
@@ -275,14 +277,28 @@ class ReplayShard:
                 self._release(row)
 
     def _drop_overdue(self) -> None:
-        """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not."""
-        before = self.admission.dropped
+        """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not.
+
+        Noted as the actor's: its environments are under-represented for it.
+        """
+        dropped: Counter[int] = Counter()
+        before = list(self.admission.overdue_under_way)
         for number in self.admission.drop_overdue(self.served):
-            self._release(self._row_of.pop(number))
-        count = self.admission.dropped - before
-        if count:
-            text = f"too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
-            record_event(self._session, self._placement, "dropped_trajectory", text, count)
+            row = self._row_of.pop(number)
+            dropped[int(self._layout.view(self._memory(row)).header["actor"])] += 1
+            self._release(row)
+        for actor, (was, now) in enumerate(zip(before, self.admission.overdue_under_way, strict=True)):
+            dropped[self._placement.role_rank + actor * self._session.config.ranks.replay] += now - was
+        for role_rank, count in sorted(dropped.items()):
+            if count:
+                self._note_overdue(role_rank, count)
+
+    def _note_overdue(self, role_rank: int, count: int) -> None:
+        placements = self._session.world.plan.placements
+        found = [one for one in placements if (one.role, one.role_rank) == ("actor", role_rank)]
+        # one of an earlier attempt may have had more actors
+        text = f"of actor {role_rank}: too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
+        record_event(self._session, [*found, self._placement][0], "dropped_trajectory", text, count)
 
     def _release(self, row: int) -> None:
         if self._session.config.comm.debug:

@@ -100,8 +100,12 @@ class Session:
         self.outcome.update(exit_code=code, cause=cause)
 
     def rng(self, placement: Placement, purpose: str) -> np.random.Generator:
-        """A random stream of its own for (run seed, role, role_rank, purpose), and the update the run goes on from."""
-        words = [int.from_bytes(text.encode()[:8], "little") for text in (placement.role, purpose)]
+        """A random stream of its own for (run seed, role, role_rank, purpose), and the update the run goes on from.
+
+        A worker has that of an actor: one of either collects the same trajectories.
+        """
+        role = "actor" if placement.role == "worker" else placement.role
+        words = [int.from_bytes(text.encode()[:8], "little") for text in (role, purpose)]
         resumed = [self.cuts.first_update] if self.cuts.saved is not None else []
         entropy = [self.config.seed, placement.role_rank, *words, *resumed]
         return np.random.default_rng(np.random.SeedSequence(entropy))

@@ -23,6 +23,9 @@ COMPONENTS: dict[str, Component] = {
         1,
         "environments by global index: observation, what the policy remembers and, if it can be saved, state",
     ),
-    "queue": Component(1, "trajectories not trained on yet (each replay rank; learners: batches ahead)"),
+    "queue": Component(
+        1,
+        "trajectories not trained on yet (each replay rank; learners: batches ahead; lag.injection: the worker)",
+    ),
 }
 """Every component, by name. Which rank writes it stands in its meaning."""

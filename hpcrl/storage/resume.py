@@ -15,7 +15,7 @@ from hpcrl.storage.rundir import RunDirectory, check_free, check_owner, read_sta
 ResumeMode = Literal["never", "if-exists", "must"]
 """never: a run directory that holds a run is refused; if-exists: go on with it, else begin; must: refuse to begin."""
 
-FIXED = ("scheme", "seed", "env", "model", "algorithm.name")
+FIXED = ("scheme", "seed", "env", "model", "algorithm.name", "lag.injection")
 """Keys that make a run what it is: a resumed one cannot change them."""
 _FREE = ("env.num_groups", "env.num_threads", "env.vectorization")
 """Below FIXED, but only about how the environments are stepped."""

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -152,6 +153,32 @@ def read_table(run: Path, name: str) -> Rows:
             parts = [earlier[earlier[counter] <= first_update] for earlier in parts]
         parts.append(part)
     return np.concatenate(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptHead:
+    """What a result file says of its attempt before any row."""
+
+    path: Path
+    attempt: int
+    first_update: int
+    """The update it went on from; 0 where it began, or does not say."""
+    config: dict[str, Any]
+    """Empty where it holds none."""
+
+
+def read_heads(run: Path) -> list[AttemptHead]:
+    """Heads of a run's attempts, in order; `run` as for `read_table`. Raises OSError for a file that is none."""
+    heads = []
+    for path in attempt_files(run):
+        try:
+            with _open_reader(path) as file:
+                config = json.loads(file["config"][()].decode())
+                first = int(file.attrs.get("first_update", 0))
+                heads.append(AttemptHead(path, int(file.attrs["attempt"]), first, config))
+        except (OSError, KeyError, ValueError) as error:
+            raise OSError(f"{path} cannot be read as a result file: {error}") from error
+    return heads
 
 
 def attempt_files(run: Path) -> list[Path]:

@@ -177,8 +177,28 @@ UPDATES = Table(
         Column("valid_fraction", "f8", "1", "mean", "share of the batch that was valid (not a reset step)"),
         Column("applied", "?", "1", "same", "false when a gradient was not finite and nothing was changed"),
         Column("parameter_version", "i8", "update", "same", "version of the parameters after this update"),
+        Column(
+            "rows_checksum",
+            "i8",
+            "1",
+            "sum",
+            "over the update's rows in `trajectories`, of the CRC-32 of each",
+        ),
     ),
     "One row per update.",
+)
+TRAJECTORIES = Table(
+    "trajectories",
+    (
+        _UPDATE,
+        Column("collected_in", "i4", "1", "each", "attempt in which it was collected"),
+        Column("actor", "i4", "1", "each", "role_rank of the rank that collected it, in that attempt"),
+        Column("grant", "i8", "1", "each", "number of the grant it answered, among those of its replay rank"),
+        Column("parameter_version", "i8", "update", "each", "version that chose the actions"),
+        Column("env_steps", "i8", "env_step", "each", "valid env_steps of that version that were trained on"),
+    ),
+    "What each update was trained on, as the learner found it in its batch: a row per trajectory, or more where a "
+    "trajectory has several versions. `hpcrl audit` checks everything else against these rows.",
 )
 LAG = Table(
     "lag",
@@ -293,6 +313,6 @@ EVENTS = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (UPDATES, LAG, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
+    for table in (UPDATES, LAG, TRAJECTORIES, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
 }
 """Every table of a result file, by name."""

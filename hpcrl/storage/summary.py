@@ -20,6 +20,7 @@ from hpcrl.storage.health import NOISE_UPDATES, last_returns, noise_scale, odd_a
 from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import attempt_files, read_table
 from hpcrl.storage.schema import Rows
+from hpcrl.storage.shares import actor_shares, shares_text
 
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
@@ -73,6 +74,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "wall_s": wall_s,
         "updates": int(updates["update"].max()) if len(updates) else 0,
         "lag": _lag(read_table(run, "lag")),
+        "actors": actor_shares(run),
         "training_return": _training_return(episodes),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
@@ -124,6 +126,7 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("wall time", f"{summary['wall_s']:.1f} s" + (f", {rate:,.0f} env_steps/s" if rate else "")),
         ("updates", f"{summary['updates']:,}"),
         ("lag", f"{lag['min']} to {lag['max']} updates, mean {lag['mean']:.2f}" if lag else "none recorded"),
+        ("actors trained on", shares_text(summary["actors"])),
         ("training return", _return_text(summary["training_return"], "no episode has ended")),
         ("evaluation", _return_text(summary["evaluation"], "none")),
     ]

@@ -21,6 +21,10 @@ CHAIN = {"id": "chain", "engine": "toy", "num_envs": 8}
 BANDIT = {"id": "bandit", "engine": "toy", "num_envs": 8, "kwargs": {"noise_std": 1.0}}
 """Rewards are drawn from the environments' own random streams."""
 
+COUNTING = {"id": "counting", "engine": "toy", "num_envs": 8, "kwargs": {"tagged": True}}
+"""Rewards are the number of the env_step within the episode, which ends in either way."""
+NORMALIZED = {"env": COUNTING, "model": {"hidden_sizes": [8], "normalize_observations": True}}
+"""With `normalize_returns` beside it."""
 SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
 """At most cuts a trajectory is under way."""
 
@@ -35,7 +39,8 @@ def layout(size):
 
 
 def synchronous(size, **sections):
-    return values(size, scheme="synchronous", algorithm=PPO, ranks={"workers": size}, **sections)
+    chosen = {"scheme": "synchronous", "algorithm": PPO, "ranks": {"workers": size}}
+    return values(size, **(chosen | sections))
 
 
 def pipeline(size, max_lag=1, **sections):

@@ -12,6 +12,9 @@ from hpcrl.storage.components import COMPONENTS
 from tests.mpi.resume_support import (
     BANDIT,
     CHAIN,
+    IMPALA,
+    NORMALIZED,
+    PPO,
     SLOW,
     attempt,
     cut_run,
@@ -35,6 +38,9 @@ DROPPED = [
     *[("synchronous", "envs", name) for name in ("obs", "state/_state", "state/_elapsed")],
     ("synchronous", "envs", "state/episode/ended"),
     ("bandit", "envs", "state/_generators"),
+    *[("normalized", "algorithm", name) for name in ("obs_count", "obs_mean", "obs_squares")],
+    ("normalized", "algorithm", "discounted_return_squares"),
+    ("normalized", "envs", "discounted_return"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
 
@@ -42,6 +48,8 @@ DROPPED = [
 def settings_of(kind, size):
     if kind == "pipeline":
         return pipeline(size, 1)
+    if kind == "normalized":
+        return synchronous(size, algorithm=PPO | {"normalize_returns": True}, **NORMALIZED)
     return synchronous(size, env=BANDIT if kind == "bandit" else SHORT_CHAIN)
 
 
@@ -54,6 +62,58 @@ def check_cut_run(comm, settings, stops):
 @pytest.mark.parametrize("env", [CHAIN, BANDIT], ids=["chain", "bandit"])
 def test_synchronous(comm, env):
     check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 9])
+
+
+@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0"])
+def test_running_moments_count_every_env_step_once(comm, kind):
+    """However many learners, epochs, and attempts there are; and what is counted does not depend on them."""
+    with half(comm) as world, folder(world) as path:
+        settings = settings_of("normalized", world.size)
+        if kind == "max_lag 0":
+            algorithm = IMPALA | {"normalize_returns": True}
+            settings = pipeline(world.size, 0, algorithm=algorithm, **NORMALIZED)
+        assert cut_run(world, path, settings, [2, 5]) == [75, 75, 0]
+        assert weights(world, path) == weights_of_whole(world, settings)
+        on_root(world, check_moments, path)
+        if kind == "max_lag 0":
+            on_root(world, check_ratios, path)
+
+
+def check_ratios(path):
+    """Without lag each update sees observations as the actors did, whose policy is still its own."""
+    updates = read_table(path, "updates")
+    assert np.abs(updates["log_rho_mean"]).max() < 1e-6 > updates["approx_kl"].max()
+
+
+def check_moments(path):
+    """Env_step k of an episode pays k and is observed as k - 1; no trajectory is left out, wherever it was cut."""
+    state, counters = {}, {}
+    saved = checkpoint.newest(path)
+    first = "learner-0" if saved.of_role("learner") else "worker-0"
+    saved.restore(first, "algorithm", state.update)
+    saved.restore(first, "counters", counters.update)
+    count = counters["env_steps"]
+    assert state["obs_count"] == state["discounted_return_count"] == count
+    observed, returns = zip(*steps_of_counting(counters["updates"]), strict=True)
+    assert len(observed) == count
+    np.testing.assert_allclose(state["obs_mean"][0], np.mean(observed), rtol=1e-12)
+    np.testing.assert_allclose(state["obs_squares"][0], np.var(observed) * count, rtol=1e-12)
+    np.testing.assert_allclose(state["discounted_return_mean"], np.mean(returns), rtol=1e-6)
+    np.testing.assert_allclose(state["discounted_return_squares"], np.var(returns) * count, rtol=1e-6)
+
+
+def steps_of_counting(updates):
+    """(observation, discounted return) of every valid env_step of 8 environments in `updates` unrolls of 8."""
+    for index in range(8):
+        step, ended, total, episode = 0, False, 0.0, index
+        for _ in range(8 * updates):
+            if ended:
+                step, ended, total, episode = 0, False, 0.0, episode + 1
+                continue
+            total = 0.99 * total + step + 1
+            yield step, total
+            step += 1
+            ended = step == (7 if episode % 2 else 5)
 
 
 def test_gradients_by_torch(comm):

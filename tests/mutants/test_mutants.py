@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcrl.algorithms import actor_critic, gradient, impala, ppo
+from hpcrl.algorithms import actor_critic, gradient, impala, metrics, ppo
 from hpcrl.functional import distributions, losses, returns, statistics
 from tests.mutants.checks import CHECKS
 from tests.mutants.mutate import mutate
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant("local mean", statistics.global_moments, "sum_(first)", "pass", ("ppo ranks",)),
     Mutant("local variance", statistics.global_moments, "sum_(second)", "pass", ("ppo ranks",)),
-    Mutant("local metrics", actor_critic.Metrics.reduce, "reducer.sum_(vector)", "pass", BOTH_RANKS),
+    Mutant("local metrics", metrics.Metrics.reduce, "reducer.sum_(vector)", "pass", BOTH_RANKS),
     Mutant(
         "local minibatches", ppo.PPO._minibatches, "column -= batch.column_offset", "pass", ("ppo ranks",)
     ),

@@ -32,12 +32,22 @@ def recipes():
 
 def test_the_recipes_are_these():
     assert list(recipes()) == [
+        "acrobot.py:impala",
+        "acrobot.py:ppo",
+        "atari.py:breakout_impala",
+        "atari.py:breakout_ppo",
+        "atari.py:pong_impala",
+        "atari.py:pong_ppo",
         "cartpole.py:a2c",
         "cartpole.py:decoupled_ppo",
         "cartpole.py:impala",
         "cartpole.py:ppo",
-        "halfcheetah.py:ppo",
-        "pong.py:impala",
+        "lunarlander.py:decoupled_ppo",
+        "lunarlander.py:ppo",
+        "mujoco.py:halfcheetah",
+        "mujoco.py:hopper",
+        "mujoco.py:walker2d",
+        "pendulum.py:ppo",
         "slow_solver.py:impala",
     ]
 
@@ -47,7 +57,15 @@ def test_recipe_is_a_valid_run(name):
     config = recipes()[name]()
     assert isinstance(config, RunConfig)
     assert RunConfig.parse(config.to_dict()) == config
-    assert config.name == f"{name.partition('.')[0]}-{config.algorithm.name}"
+    task = (
+        config.env.id.partition("-")[0].lower() if config.env.engine == "envpool" else name.partition(".")[0]
+    )
+    assert config.name == f"{task}-{config.algorithm.name}"
+    assert name in {
+        f"{task}.py:{config.algorithm.name}",
+        f"mujoco.py:{task}",
+        f"atari.py:{task}_{config.algorithm.name}",
+    }
     assert inspect.getdoc(recipes()[name])
 
 

@@ -59,8 +59,13 @@ def without_noise(result: UpdateResult) -> dict[str, float]:
     return {name: value for name, value in result.metrics.items() if name not in noise}
 
 
-def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0) -> Batch:
-    """Random observations, actions, rewards and ends; the step after an end is not valid."""
+def random_batch(
+    env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0, state_size: int = 0
+) -> Batch:
+    """Random observations, actions, rewards and ends; the step after an end is not valid.
+
+    `state_size`: of a recurrent policy, whose states are random too.
+    """
     rng = np.random.default_rng(seed)
     shape = (unroll_length, num_columns)
     if env.action.kind == "discrete":
@@ -81,6 +86,8 @@ def random_batch(env: EnvSpec, unroll_length: int, num_columns: int, seed: int, 
         "valid": valid,
         "behavior_log_prob": rng.normal(-1.1, 0.3, size=shape).astype(np.float32),
     }
+    if state_size:
+        fields["initial_state"] = rng.normal(size=(1, num_columns, state_size)).astype(np.float32)
     return make_batch(fields, update)
 
 

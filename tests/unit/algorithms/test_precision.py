@@ -135,8 +135,6 @@ def test_the_loss_scale_falls_with_an_overflow_and_grows_after_many_steps_withou
     assert not scale.skips(reduced(math.inf)), "not to be cured by a smaller factor"
     scale.value, scale._steps = LARGEST_LOSS_SCALE, GROWTH_STEPS - 1
     assert not scale.skips(reduced(1.0)) and scale.value == LARGEST_LOSS_SCALE
-    with pytest.raises(ValueError, match=r"loss_scale.*model\.precision"):
-        again.load_state({})
     off = LossScale(dynamic=False)
     assert not off.skips(reduced(math.inf)) and off.value == 1 and off.state() == off.metrics == {}
 

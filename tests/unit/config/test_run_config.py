@@ -73,6 +73,21 @@ CONTRADICTIONS = {
         ppo(dual_clip=1.2, clip_epsilon=0.25),
         ["algorithm.dual_clip=1.2", "clip_epsilon", "1.25"],
     ),
+    "two scales of rewards": (
+        ppo(normalize_returns=True, reward_scale=0.5),
+        [
+            "algorithm.reward_scale=0.5 contradicts algorithm.normalize_returns=true",
+            "leave reward_scale away",
+        ],
+    ),
+    "two clips of rewards": (
+        ppo(normalize_returns=True, reward_clip=1.0),
+        ["algorithm.reward_clip=1 contradicts algorithm.normalize_returns=true", "normalized_reward_clip"],
+    ),
+    "two scales of images": (
+        {"model": {"torso": "nature_cnn", "normalize_observations": True}},
+        ["model.normalize_observations=true", "model.torso=nature_cnn", "leave normalize_observations false"],
+    ),
 }
 
 
@@ -101,6 +116,7 @@ ALLOWED = {
     },
     "published just often enough": {"lag": {"max_lag": 2, "publish_every_updates": 3}},
     "dual clip": ppo(dual_clip=1.3, clip_epsilon=0.25),
+    "everything normalized": ppo(normalize_returns=True) | {"model": {"normalize_observations": True}},
 }
 
 

@@ -29,6 +29,7 @@ CHANGED = {
     "shape": changed_field(shape=(5,)),
     "rank": changed_field(shape=(4, 1)),
     "extra_step": changed_field(extra_step=False),
+    "start_only": changed_field(extra_step=False, start_only=True),
     "unit": changed_field(unit="m"),
 }
 

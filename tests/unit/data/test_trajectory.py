@@ -24,6 +24,7 @@ def spec(*extra, unroll_length=3, num_envs=2):
         Field(name="action", dtype="int64"),
         VALID,
         VERSION,
+        Field(name="initial_state", dtype="float32", shape=(2,), start_only=True),
         *extra,
     )
     return TrajectorySpec(unroll_length=unroll_length, num_envs=num_envs, fields=fields)
@@ -33,8 +34,9 @@ def spec(*extra, unroll_length=3, num_envs=2):
 def specs(draw):
     dtypes = st.sampled_from(("bool", "uint8", "int32", "int64", "float32", "float64"))
     shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
+    times = st.sampled_from(({}, {"extra_step": True}, {"start_only": True}))
     extra = [
-        Field(name=f"f{i}", dtype=draw(dtypes), shape=draw(shapes), extra_step=draw(st.booleans()))
+        Field(name=f"f{i}", dtype=draw(dtypes), shape=draw(shapes), **draw(times))
         for i in range(draw(st.integers(0, 6)))
     ]
     return spec(*extra, unroll_length=draw(st.integers(1, 7)), num_envs=draw(st.integers(1, 5)))
@@ -56,7 +58,7 @@ def test_every_field_is_aligned_and_none_overlaps_another(spec, count):
         fields = layout.view(buffer).fields
         assert list(fields) == [field.name for field in spec.fields]
         for field in spec.fields:
-            time = spec.unroll_length + field.extra_step
+            time = 1 if field.start_only else spec.unroll_length + field.extra_step
             assert fields[field.name].shape == (time, spec.num_envs, *field.shape)
             assert fields[field.name].dtype == field.dtype
             assert fields[field.name].ctypes.data % ALIGNMENT == 0
@@ -123,7 +125,7 @@ def test_begin_fills_the_header():
 def test_unused_columns_are_cleared(used):
     layout = TrajectoryLayout(spec())
     trajectory = begin(layout, layout.allocate(1, poison=True)[0], envs=range(used))
-    for name in ("obs", "action", "valid"):
+    for name in ("obs", "action", "valid", "initial_state"):
         assert not trajectory.fields[name][:, used:].any()
     trajectory.fields["valid"][:, :used] = True
     trajectory.seal(checksum=False)
@@ -195,6 +197,7 @@ def test_joined_trajectories_lie_side_by_side(count, checksum):
     for index in range(count):
         part = begin(single, single.allocate(1)[0], envs=range(2 * index, 2 * index + 2 - (index == 1)))
         part.fields["obs"][...] = index
+        part.fields["initial_state"][...] = 10 + index
         part.fields["valid"][:, : 2 - (index == 1)] = True
         part.header["version_first"], part.header["version_last"] = 5 - index, 7 + index
         part.seal(checksum)

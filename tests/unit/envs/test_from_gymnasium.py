@@ -292,5 +292,5 @@ def test_cartpole_and_its_time_limit():
     config = EnvConfig(id="CartPole-v1", kwargs={"max_episode_steps": 5})
     assert make_env_spec(config).max_episode_steps == 5
     env = make_vector_env(config, range(3), 0)
-    results = run_episodes(env, lambda obs: (obs[:, 2] > 0).astype(np.int64), 100)
+    results = run_episodes(env, lambda obs, begins: (obs[:, 2] > 0).astype(np.int64), 100)
     assert results == [(5.0, 5, False)] * 3

@@ -11,7 +11,7 @@ def toy(env_id, indices, **kwargs):
     return make_vector_env(EnvConfig(id=env_id, engine="toy", kwargs=kwargs), indices, 0)
 
 
-def idle(obs):
+def idle(obs, begins):
     return np.zeros(len(obs), np.int64)
 
 
@@ -44,8 +44,27 @@ def test_cut_counts_valid_steps_over_lives():
 
 def test_the_policy_sees_the_observations():
     seen = []
-    run_episodes(toy("counting", range(1)), lambda obs: seen.append(obs[0, 0]) or idle(obs), 100)
-    assert seen == [0, 1, 2, 3, 4]
+
+    def look(obs, begins):
+        seen.append((int(obs[0, 0]), bool(begins[0])))
+        return idle(obs, begins)
+
+    run_episodes(toy("counting", range(1)), look, 100)
+    assert seen == [(0, True), (1, False), (2, False), (3, False), (4, False)]
+
+
+def test_the_policy_is_told_where_each_episode_begins():
+    """Also of a game's later lives, and of an environment that is done."""
+    steps, first = [], []
+
+    def look(obs, begins):
+        steps.append(obs[:, 1].copy())
+        first.append(begins)
+        return idle(obs, begins)
+
+    run_episodes(toy("lives", range(2), episodic_life=True), look, 100)
+    assert len(steps) == 14
+    np.testing.assert_array_equal(np.array(first), np.array(steps) == 0)
 
 
 def test_the_limit_must_be_positive():

@@ -16,6 +16,7 @@ TOYS = [
     ("bandit", {"noise_std": 1.0}),
     ("chain", {"max_episode_steps": 7}),
     ("lives", {"episodic_life": True}),
+    ("recall", {"delay": 2}),
     ("time-limit-chain", {}),
 ]
 NAMES = ("obs", "reward", "terminated", "truncated", "valid", "episode_return", "episode_length")

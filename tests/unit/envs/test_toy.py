@@ -73,9 +73,29 @@ def test_chain_values_against_a_simulation():
     assert abs(value.mean() - chain_values(5, gamma, right)[0]) < 4 * standard_error
 
 
+@pytest.mark.parametrize("delay", [0, 3])
+def test_recall_by_hand(delay):
+    env = make("recall", 60, size=3, delay=delay)
+    cue = env.reset().argmax(1)
+    assert set(cue) == {0, 1, 2}
+    for episode in range(2):
+        for t in range(delay + 1):
+            env.send(cue)
+            step = env.recv()
+            assert (step.obs[:, -1] == (t == delay)).all() and not step.obs[:, :-1].any()
+            assert not step.reward.any() and step.valid.all() and not step.terminated.any()
+        env.send(np.where(np.arange(60) < 30, cue, (cue + 1) % 3))
+        step = env.recv()
+        assert (step.reward == (np.arange(60) < 30)).all() and step.terminated.all()
+        assert (step.episode_length == delay + 2).all() and not step.obs.any(), episode
+        env.send(cue)
+        before, cue = cue, env.recv().obs.argmax(1)
+        assert (before != cue).any()
+
+
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_chain_best_policy(size):
-    (result,) = run_episodes(make("chain", size=size), lambda obs: np.ones(1, np.int64), 50)
+    (result,) = run_episodes(make("chain", size=size), lambda obs, begins: np.ones(1, np.int64), 50)
     assert result == (1.0, size - 1, False)
     assert chain_values(size, 0.5)[0] == pytest.approx(0.5 ** (size - 2))
     assert chain_values(size, 0.5)[-1] == 0

@@ -12,11 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.functional import distributions, losses, returns
-from hpcrl.functional.statistics import gradient_noise
+from hpcrl.functional.statistics import RunningMoments, gradient_noise, moments_of
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
-CASE_COUNTS = {"gae": 12, "vtrace": 13, "dualclip": 8, "actor_critic": 6, "offpolicy_ppo": 5, "metrics": 1}
+CASE_COUNTS = {
+    "gae": 12,
+    "vtrace": 13,
+    "dualclip": 8,
+    "actor_critic": 6,
+    "offpolicy_ppo": 5,
+    "metrics": 1,
+    "running_moments": 6,
+}
 WRONG_DUAL_CLIPS = {
     "loss_if_max_is_applied_to_positive_advantages_too",
     "loss_if_min_with_c_0p5",
@@ -122,6 +131,31 @@ def a2c(inputs: dict[str, Any]) -> dict[str, float]:
     return {"pg_loss": (weights * policy).mean().item(), "entropy_loss": -(weights * entropy).mean().item()}
 
 
+def merged_moments(inputs: dict[str, Any]) -> dict[str, Any]:
+    features = max(np.shape(part)[1] for part in inputs["parts"] if part)
+    total = RunningMoments.nothing((features,))
+    for part in inputs["parts"]:
+        values = double(part).reshape(-1, features)
+        total = total.merge(moments_of(values, torch.ones(len(values), dtype=torch.bool)))
+    return {"count": total.count, "mean": total.mean, "var": total.variance}
+
+
+def normalized_rewards(inputs: dict[str, Any]) -> dict[str, Any]:
+    """Where moments are counted after each env_step, beginning with some rows of mean 0 and variance 1."""
+    rewards, count = np.array(inputs["rewards"]), inputs["count0"]
+    running = DiscountedReturns(rewards.shape[1], inputs["gamma"])
+    moments = RunningMoments(count, double(0.0), double(count))
+    normalized, variances = [], []
+    for reward, done in zip(rewards, inputs["dones"], strict=True):
+        values = torch.from_numpy(running.step(reward, np.array(done, bool)))
+        moments = moments.merge(moments_of(values, torch.ones(len(values), dtype=torch.bool)))
+        scaled = reward * moments.inverse_std(inputs["epsilon"]).item()
+        normalized.append(np.clip(scaled, -inputs["clip"], inputs["clip"]))
+        variances.append(moments.variance.item())
+    return {"normalised_rewards": normalized, "running_var": variances}
+
+
+MOMENT_KINDS = {"merge_moments": merged_moments, "return_normalisation": normalized_rewards}
 KINDS: dict[str, Callable[[dict[str, Any]], dict[str, float]]] = {
     "value_clip": value_clip,
     "approx_kl": kl_estimates,
@@ -180,3 +214,11 @@ def test_oracle_noise_scale(case: dict[str, Any]) -> None:
     close("metrics", [squares.mean(), norm**2], [expected["mean_sq_norm_small"], expected["sq_norm_big"]])
     close("metrics", [square, variance], [expected["grad_sq_estimate"], expected["trace_cov_estimate"]])
     close("metrics", variance / square, expected["noise_scale"])
+
+
+@pytest.mark.parametrize("case", cases("running_moments"))
+def test_oracle_running_moments(case: dict[str, Any]) -> None:
+    computed = MOMENT_KINDS[case["kind"]](case["inputs"])
+    assert computed.keys() == case["expected"].keys()
+    for name, value in computed.items():
+        close("running_moments", value, case["expected"][name])

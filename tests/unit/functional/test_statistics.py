@@ -9,12 +9,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from hpcrl.functional import statistics
 from hpcrl.functional.statistics import (
+    RunningMoments,
     explained_variance,
     explained_variance_sums,
     global_moments,
+    moments_of,
     size_histogram,
     size_quantile,
+    sum_moments,
 )
 
 
@@ -102,3 +106,68 @@ def test_quantiles_at_the_borders_of_the_histogram() -> None:
         assert quantile(0.99, index) == pytest.approx(30.0)
     assert quantile(0.5, 0, 3) == pytest.approx(1e-4)
     assert quantile(0.51, 0, 3) == pytest.approx(30.0)
+
+
+def of(values: np.ndarray) -> RunningMoments:
+    return moments_of(torch.from_numpy(values), torch.ones(len(values), dtype=torch.bool))
+
+
+def check_moments(moments: RunningMoments, values: np.ndarray, rtol: float = 1e-12) -> None:
+    assert moments.count == len(values)
+    np.testing.assert_allclose(moments.mean, values.mean(0), rtol=rtol)
+    np.testing.assert_allclose(moments.variance, values.var(0), rtol=rtol)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])
+@pytest.mark.parametrize("cuts", [(), (0,), (1,), (50,), (3, 3, 20, 49)])
+def test_moments_of_any_parts_are_those_of_the_whole(offset: float, cuts: tuple[int, ...]) -> None:
+    values = np.random.default_rng(2).normal(size=(50, 3)) * (1.0, 0.1, 20.0) + offset
+    parts = [of(part) for part in np.split(values, cuts)]
+    # what float64 has left for a spread of 1 around 1e6
+    tolerance = 1e-12 if offset == 0 else 1e-8
+    total = RunningMoments.nothing((3,))
+    for part in parts:
+        total = total.merge(part)
+    check_moments(total, values, tolerance)
+    exact = values.astype(np.longdouble)
+    np.testing.assert_allclose(total.variance, exact.var(0).astype(float), rtol=1e-8 if offset else 1e-12)
+    np.testing.assert_allclose(sum_of(parts).squares, total.squares, rtol=tolerance)
+    np.testing.assert_allclose(sum_of(parts).mean, total.mean, rtol=1e-12)
+
+
+def sum_of(parts: list[RunningMoments]) -> RunningMoments:
+    """What a learner with the last part gets that the others' sums are added to: first ones, then second ones."""
+    *others, own = parts
+    count = sum(part.count for part in parts)
+    mean = sum(part.mean * part.count for part in parts) / count
+    first = [torch.cat((torch.tensor([part.count]).double(), part.mean * part.count)) for part in others]
+    second = [part.squares + part.count * (part.mean - mean).square() for part in others]
+    additions = iter((first, second))
+
+    def add_others(vector: Tensor) -> None:
+        for one in next(additions):
+            vector += one
+
+    result = sum_moments(own, add_others)
+    assert next(additions, None) is None, "two calls, whatever the data"
+    return result
+
+
+def test_rows_that_are_not_valid_are_never_read_and_many_are_read_in_parts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(statistics, "PART", 7)
+    rng = np.random.default_rng(3)
+    values, valid = rng.normal(size=(31, 2)).astype(np.float32), rng.random(31) < 0.6
+    masked = torch.from_numpy(np.where(valid[:, None], values, np.float32(np.nan)))
+    check_moments(moments_of(masked, torch.from_numpy(valid)), values[valid].astype(np.float64))
+
+
+def test_moments_of_no_row_one_row_and_equal_rows() -> None:
+    nothing = RunningMoments.nothing((2,))
+    none = moments_of(torch.ones(3, 2), torch.zeros(3, dtype=torch.bool)).merge(nothing)
+    assert none.count == 0 and not none.squares.any() and none.inverse_std(1e-8).tolist() == [1.0, 1.0]
+    one = nothing.merge(of(np.array([[3.0, -7.5]])))
+    assert one.count == 1 and one.mean.tolist() == [3.0, -7.5] and one.variance.tolist() == [0.0, 0.0]
+    equal = of(np.full((1000, 2), 0.1, np.float32)).merge(of(np.full((37, 2), 0.1, np.float32)))
+    np.testing.assert_allclose(equal.inverse_std(1e-8), [1e4, 1e4], rtol=1e-9)

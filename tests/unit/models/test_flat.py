@@ -122,3 +122,42 @@ def test_bind_refuses_other_shapes_and_types(values: np.ndarray) -> None:
     with pytest.raises(ValueError, match="this network needs"):
         flat.bind(values)
     assert flat.numpy is before
+
+
+class Scaled(nn.Module):
+    """A parameter, a float32 buffer, and others that do not travel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+        self.register_buffer("factor", torch.tensor([2.0, 3.0, 4.0]))
+        self.register_buffer("steps", torch.zeros(1, dtype=torch.int64))
+        self.register_buffer("scratch", torch.zeros(5), persistent=False)
+
+    def forward(self, obs: torch.Tensor) -> torch.Tensor:
+        return obs * self.weight * self.factor
+
+
+def test_float_buffers_lie_behind_the_parameters_and_have_no_gradient() -> None:
+    inner = Scaled()
+    module = nn.ModuleList([inner, nn.Linear(2, 2, bias=False), inner])
+    flat = FlatParameters(module)
+    assert flat.size == 3 + 4 + 3 and flat.gradient_size == flat.gradient.numel() == 7
+    assert flat.vector[7:].tolist() == [2.0, 3.0, 4.0] and flat.trainable.numel() == 7
+    assert np.shares_memory(flat.numpy, flat.trainable.numpy())
+    inner(torch.ones(3)).sum().backward()
+    assert flat.gradient[:3].tolist() == [2.0, 3.0, 4.0]
+
+
+def test_buffers_follow_the_vector_and_are_in_the_digest() -> None:
+    module = Scaled()
+    flat = FlatParameters(module)
+    before = flat.sha256()
+    module.factor.copy_(torch.tensor([5.0, 6.0, 7.0]))
+    assert flat.numpy[3:].tolist() == [5, 6, 7] and flat.sha256() != before
+    flat.bind(np.float32([1, 1, 1, 8, 9, 10]))
+    assert module.factor.tolist() == [8, 9, 10]
+    flat.load(np.float32([1, 1, 1, 0, 0, 1]))
+    assert module(torch.ones(3)).tolist() == [0, 0, 1]
+    flat.move(torch.device("cpu"))
+    assert flat.gradient.numel() == 3 and module.factor.tolist() == [0, 0, 1]

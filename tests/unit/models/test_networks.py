@@ -8,6 +8,7 @@ import torch
 
 from hpcrl.config import ConfigError, ModelConfig
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
+from hpcrl.functional.statistics import RunningMoments
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 
@@ -112,3 +113,38 @@ def test_nature_cnn(size: tuple[int, int], features: int) -> None:
 def test_torsos_refuse_what_they_cannot_see(torso: str, shape: tuple[int, ...], dtype: str) -> None:
     with pytest.raises(ConfigError, match=rf"model\.torso={torso}.*Test-v0"):
         ActorCritic(make_env(shape, dtype), ModelConfig.parse({"torso": torso}), 0)
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((3,), "float32"), ((2, 3), "float64"), ((), "float32")])
+@pytest.mark.parametrize("shared", [True, False])
+def test_every_way_through_the_network_normalizes(shape: tuple[int, ...], dtype: str, shared: bool) -> None:
+    """As a network without, that is given what the formula says."""
+    options = {"shared_torso": shared, "observation_clip": 1.5}
+    plain = ActorCritic(make_env(shape), ModelConfig(**options), 0)
+    network = ActorCritic(make_env(shape, dtype), ModelConfig(normalize_observations=True, **options), 0)
+    assert network.normalizer is not None
+    rng = np.random.default_rng(0)
+    mean, squares = rng.normal(size=shape) * 100, rng.random(shape) * 50
+    moments = RunningMoments(9.0, torch.as_tensor(mean), torch.as_tensor(squares))
+    network.normalizer.set(moments, epsilon=0.5)
+    obs = mean + 3 * rng.normal(size=(20, *shape))
+    given = torch.from_numpy(obs.astype(dtype))
+    before = given.clone()
+    expected = torch.from_numpy(
+        np.clip((obs - mean) / np.sqrt(squares / 9 + 0.5), -1.5, 1.5).astype(np.float32)
+    )
+    for found, wanted in (
+        (network(given)[0], plain(expected)[0]),
+        (network(given)[1], plain(expected)[1]),
+        (network.policy(given), plain.policy(expected)),
+        (network.value(given), plain.value(expected)),
+    ):
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=1e-4)
+    assert torch.equal(given, before)
+    assert len(list(network.buffers())) == 2, "both torsos have the same moments"
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "bool"])
+def test_only_floats_are_normalized(dtype: str) -> None:
+    with pytest.raises(ConfigError, match=rf"model\.normalize_observations=true does not fit the {dtype} "):
+        ActorCritic(make_env((4,), dtype), ModelConfig(normalize_observations=True), 0)

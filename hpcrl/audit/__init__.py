@@ -1,0 +1,1 @@
+"""`hpcrl audit`: the lag contract, proved from the result file of a run."""
