@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import pytest
-import torch
 
 from hpcrl.algorithms import LocalReducer, make_algorithm
 from hpcrl.config import ConfigError, ModelConfig, RunConfig
@@ -33,6 +32,7 @@ ALTERNATIVES: dict[str, Any] = {
     "precision": "bfloat16",
     "recurrent": "gru",
     "initial_log_std": -0.5,
+    "observation_epsilon": 0.5,
 }
 """Another value, where it is not the half, one more, or the opposite of the default."""
 NEEDED: dict[str, dict[str, Any]] = {
@@ -40,6 +40,9 @@ NEEDED: dict[str, dict[str, Any]] = {
     "dual_clip": {"learning_rate": 0.03},
     "learning_rate_scaling": {"learning_rate_scaling": "linear", "reference_batch": 32},
     "reference_batch": {"learning_rate_scaling": "linear", "reference_batch": 32},
+    "normalized_reward_clip": {"normalize_returns": True, "normalized_reward_clip": 0.2},
+    "observation_clip": {"normalize_observations": True, "observation_clip": 1.0},
+    "observation_epsilon": {"normalize_observations": True},
     "recurrent_size": {"recurrent": "lstm"},
 }
 """What else must be set for a key to mean anything."""
@@ -76,10 +79,10 @@ def trace(name: str, values: str, continuous: bool) -> str:
     algorithm = make_algorithm(RunConfig.parse(settings(name, json.loads(values))), env)
     digest, size = hashlib.sha256(), algorithm.network.state_size  # type: ignore[attr-defined]
     for update in range(2):
-        batch = random_batch(env, 6, 5, seed=update, update=update)
-        if size:
-            batch.fields["initial_state"] = torch.zeros(6, 5, size)  # type: ignore[index]
+        batch = random_batch(env, 6, 5, seed=update, update=update, state_size=size)
+        batch.fields["discounted_return"] = batch.fields["reward"].cumsum(0)  # type: ignore[index]
         result = algorithm.update(batch, LocalReducer(), 0.5)
+        algorithm.observe(batch, LocalReducer())
         digest.update(algorithm.parameters.vector.numpy().tobytes() + repr(result.metrics).encode())
     return digest.hexdigest()
 
