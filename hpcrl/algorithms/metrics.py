@@ -35,22 +35,21 @@ class Metrics:
     """float64 [1 + names]: valid samples, then one sum for each name"""
     variance_sums: Tensor = field(init=False)
     """float64 [5], of functional.statistics.explained_variance_sums"""
-    log_rho_counts: Tensor = field(init=False)
-    """float64 [NUM_SIZES], of functional.statistics.size_histogram of the log importance weights"""
+    log_rhos: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """log importance weights and masks, [N] each, as they were added"""
     gradients: list[ReducedGradient] = field(default_factory=list)
     """of each gradient step, equal on all learners"""
 
     def __post_init__(self) -> None:
         self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
         self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
-        self.log_rho_counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=self.device)
 
     def add(self, mask: Tensor, *values: Tensor) -> None:
         """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
         with torch.no_grad():
             self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
             if LOG_RHO in self.names:
-                self.log_rho_counts += size_histogram(values[self.names.index(LOG_RHO)], mask)
+                self.log_rhos.append((values[self.names.index(LOG_RHO)].detach(), mask))
 
     def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
         """Add to what explained_variance is computed from; all float [N]."""
@@ -58,7 +57,9 @@ class Metrics:
 
     def reduce(self, reducer: Reducer) -> dict[str, float]:
         """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
-        vector = torch.cat((self.sums, self.variance_sums, self.log_rho_counts))
+        none = torch.zeros(0, device=self.device)
+        log_rho, mask = (torch.cat(parts) for parts in zip((none, none), *self.log_rhos, strict=True))
+        vector = torch.cat((self.sums, self.variance_sums, size_histogram(log_rho, mask)))
         reducer.sum_(vector)
         sums, variance_sums, counts = torch.split(vector, [len(self.sums), 5, NUM_SIZES])
         totals: list[float] = sums.tolist()
