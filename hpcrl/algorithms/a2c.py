@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import OneStepAlgorithm, rows
 from hpcrl.algorithms.metrics import Metrics
-from hpcrl.config import A2CConfig, AlgorithmConfig
+from hpcrl.config import A2CConfig, AlgorithmConfig, PlainGradientConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 
 
@@ -21,7 +21,7 @@ class A2C(OneStepAlgorithm):
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = A2CConfig
-    config: A2CConfig
+    config: PlainGradientConfig
     metric_names = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean")
 
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:
@@ -36,7 +36,7 @@ class A2C(OneStepAlgorithm):
         advantages, targets = self.advantages(fields, values, config.gae_lambda)
         value, target = value[:count], rows(targets)
         mask = rows(valid).to(torch.float32)
-        policy_losses = policy_gradient_loss(log_prob, rows(advantages))
+        policy_losses = policy_gradient_loss(log_prob.masked_fill(~rows(valid), 0.0), rows(advantages))
         value_losses = value_loss(value, target)
         log_rho = log_prob.detach() - rows(fields["behavior_log_prob"])
         log_rho = log_rho.masked_fill(~rows(valid), 0.0)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -23,6 +22,7 @@ from hpcrl.functional.returns import Gae, gae
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 from hpcrl.models.recurrent import Memory
+from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
 """Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
@@ -44,7 +44,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.loss_scale = LossScale(dynamic=model.precision == "float16")
-        row_bytes = 4 * max(1, math.prod(env.observation.shape))
+        row_bytes = 4 * max(1, floats_per_row(env, model))
         self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
         """observations that may go through the network at once"""
         self.normalizers = Normalizers(config, model, self.network.normalizer)
@@ -151,7 +151,9 @@ class ActorCriticAlgorithm(Algorithm):
 
     def observe(self, batch: Batch, reducer: Reducer) -> None:
         """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
-        self.normalizers.count(batch.fields, reducer)
+        if self.normalizers.moments:  # else there may be no observations: gradients travel without them
+            seen = self.network.seen(batch.fields["obs"])
+            self.normalizers.count({**batch.fields, "obs": seen}, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -172,6 +174,8 @@ class ActorCriticAlgorithm(Algorithm):
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
         self.optimizer.move(device)
+        for buffer in self.network.buffers():  # constants of a user's torso
+            buffer.data = buffer.to(device)
         self._on_device = device.type != "cpu"
 
     def vectors(self) -> list[Tensor]:
@@ -218,16 +222,30 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
-        unroll_length, num_columns = batch.fields["reward"].shape
-        alone = num_columns == batch.total_columns
-        step = GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
+        step = self.begin(batch, reducer)
+        self.accumulate(step, batch.fields, metrics)
+        return self.finish(step, batch, reducer, progress, metrics)
+
+    def begin(self, batch: Batch, reducer: Reducer) -> GradientStep:
+        """An empty gradient for the batch. Collective over the learners the first time, then local."""
+        alone = batch.fields["reward"].shape[1] == batch.total_columns
+        return GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
+
+    def accumulate(self, step: GradientStep, fields: Mapping[str, Tensor], metrics: Metrics) -> None:
+        """Add the gradient of the loss over all valid env_steps [T, C] to that of the step."""
+        unroll_length, num_columns = fields["reward"].shape
         # Columns do not touch each other, so many may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
-            part = columns(batch, start, start + stride)
+            part = columns(fields, start, start + stride)
             loss = self.loss(part, metrics)
             last = start + stride >= num_columns
             step.add(loss, int(part["valid"].sum()), loss.item(), last=last)
+
+    def finish(
+        self, step: GradientStep, batch: Batch, reducer: Reducer, progress: float, metrics: Metrics
+    ) -> UpdateResult:
+        """Move along the mean gradient of all learners. Collective over them."""
         gradient = step.reduce(self.config.max_grad_norm)
         learning_rate = self.learning_rate(batch.update, progress)
         skipped = self.loss_scale.skips(gradient)
@@ -252,6 +270,6 @@ def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
     return (steps.unsqueeze(1) * num_columns + columns).flatten()
 
 
-def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
-    """Fields of the columns [start, stop) of a batch, as views."""
-    return {name: values[:, start:stop] for name, values in batch.fields.items()}
+def columns(fields: Mapping[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    """The columns [start, stop) of a batch's fields, as views."""
+    return {name: values[:, start:stop] for name, values in fields.items()}

@@ -232,7 +232,9 @@ class GradientStep:
         open_gradient(parameters, reducer)
         self._parameters, self._reducer = parameters, reducer
         self._alone, self._loss_scale = alone, loss_scale
-        self._samples, self._extra = 0, 0.0
+        self._samples = 0
+        self.extra = 0.0
+        """sum of the extra numbers so far"""
         self._small: SmallBatch | None = None
 
     def add(self, loss: Tensor, samples: int, extra: float, *, last: bool) -> None:
@@ -248,14 +250,20 @@ class GradientStep:
             square = float(torch.dot(gradient, gradient)) / (samples * self._loss_scale) ** 2
             self._small = SmallBatch(square, samples)
         self._samples += samples
-        self._extra += extra
+        self.extra += extra
+
+    def add_gradient(self, gradient: Tensor, samples: int, extra: float) -> None:
+        """Add a gradient, float32 [size], that was computed elsewhere for the sum over `samples` valid env_steps."""
+        self._parameters.gradient += gradient
+        self._samples += samples
+        self.extra += extra
 
     def reduce(self, max_norm: float) -> ReducedGradient:
         """As `reduce_gradient`. Collective over the learners."""
         return reduce_gradient(
             self._reducer,
             self._samples,
-            self._extra,
+            self.extra,
             max_norm,
             small=self._small,
             loss_scale=self._loss_scale,

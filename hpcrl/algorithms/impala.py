@@ -48,7 +48,7 @@ class Impala(OneStepAlgorithm):
         )
         value, target, log_rho = value[:count], rows(targets), rows(log_rho)
         mask = rows(valid).to(torch.float32)
-        policy_losses = policy_gradient_loss(log_prob, rows(advantages))
+        policy_losses = policy_gradient_loss(log_prob.masked_fill(~rows(valid), 0.0), rows(advantages))
         value_losses = value_loss(value, target)
         clipped = (log_rho.exp() > config.rho_bar).to(torch.float32)
         metrics.add(mask, policy_losses, value_losses, entropy, approx_kl(log_rho), log_rho, clipped)

@@ -37,6 +37,8 @@ class Metrics:
     """float64 [5], of functional.statistics.explained_variance_sums"""
     log_rhos: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     """log importance weights and masks, [N] each, as they were added"""
+    others: Tensor | None = None
+    """what `add_totals` was given"""
     gradients: list[ReducedGradient] = field(default_factory=list)
     """of each gradient step, equal on all learners"""
 
@@ -55,11 +57,20 @@ class Metrics:
         """Add to what explained_variance is computed from; all float [N]."""
         self.variance_sums += explained_variance_sums(value, target, mask)
 
-    def reduce(self, reducer: Reducer) -> dict[str, float]:
-        """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
+    def totals(self) -> Tensor:
+        """What adds up over learners, float64 [size]; also over Metrics of the same names elsewhere: `add_totals`."""
         none = torch.zeros(0, device=self.device)
         log_rho, mask = (torch.cat(parts) for parts in zip((none, none), *self.log_rhos, strict=True))
-        vector = torch.cat((self.sums, self.variance_sums, size_histogram(log_rho, mask)))
+        own = torch.cat((self.sums, self.variance_sums, size_histogram(log_rho, mask)))
+        return own if self.others is None else own + self.others
+
+    def add_totals(self, totals: Tensor) -> None:
+        """Add the `totals` of others."""
+        self.others = totals if self.others is None else self.others + totals
+
+    def reduce(self, reducer: Reducer) -> dict[str, float]:
+        """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
+        vector = self.totals()
         reducer.sum_(vector)
         sums, variance_sums, counts = torch.split(vector, [len(self.sums), 5, NUM_SIZES])
         totals: list[float] = sums.tolist()

@@ -32,7 +32,7 @@ from hpcrl.algorithms.base import Reducer
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.functional.statistics import RunningMoments, moments_of, sum_moments
-from hpcrl.models.networks import Normalizer
+from hpcrl.models.torsos import Normalizer
 
 RETURN_EPSILON = 1e-8
 """Added to the variance of returns, so that rewards that are always 0 do not divide by zero."""

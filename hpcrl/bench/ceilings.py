@@ -17,7 +17,7 @@ import torch
 from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import engine_stepper
-from hpcrl.config import RunConfig
+from hpcrl.config import ConfigError, RunConfig
 from hpcrl.data.specs import ActionSpec, trajectory_spec
 from hpcrl.envs import VectorEnv, make_vector_env
 
@@ -53,6 +53,11 @@ def environment_adapter(config: dict[str, Any], seconds: float) -> dict[str, Any
     """Step the vector environment of hpcrl with random actions."""
     run = RunConfig.parse(config)
     env = _environment(run)
+    if env.spec.mask_size:
+        raise ConfigError(
+            f"env.id={run.env.id!r} has action masks, which this measurement's random actions do not heed; "
+            "choose an env.id without"
+        )
     actions = random_actions(env.spec.action, env.num_envs)
     env.reset()
 
@@ -146,8 +151,8 @@ class Rollout:
 def random_actions(spec: ActionSpec, num_envs: int) -> npt.NDArray[Any]:
     """Actions [B, ...] drawn evenly; unbounded dimensions are drawn from [-1, 1]."""
     rng = np.random.default_rng(0)
-    if spec.kind == "discrete":
-        return rng.integers(spec.size, size=num_envs)
+    if spec.kind != "continuous":
+        return rng.integers(np.reshape(spec.choices_per_part, spec.shape), size=(num_envs, *spec.shape))
     low, high = np.clip(spec.low, -1, None), np.clip(spec.high, None, 1)
     return rng.uniform(low, high, (num_envs, spec.size)).astype(np.float32)
 

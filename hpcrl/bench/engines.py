@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import envpool
 import gymnasium
 import numpy as np
 
-from hpcrl.config import EnvConfig
+from hpcrl.config import ConfigError, EnvConfig
+
+
+def reference_network(torso: str) -> Literal["mlp", "nature_cnn"]:
+    """The reference's network of a recipe's model.torso. Raises ConfigError where it has none."""
+    if torso not in ("mlp", "nature_cnn"):
+        raise ConfigError(f"model.torso={torso} is none of the reference's networks; use mlp or nature_cnn")
+    return "nature_cnn" if torso == "nature_cnn" else "mlp"
 
 
 def make_envpool(env_id: str, num_envs: int, **options: Any) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from rich.table import Table
 
+from hpcrl.bench.engines import reference_network
 from hpcrl.bench.loop import faster_reference
 from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig, SurrogateConfig
@@ -51,7 +52,7 @@ def bench_equal(
         arguments = {
             "env_id": config.env.id,
             "env_steps": env_steps,
-            "network": config.model.torso,
+            "network": reference_network(config.model.torso),
             "seed": config.seed + index,
             "work": work,
         }

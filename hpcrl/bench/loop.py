@@ -14,6 +14,7 @@ from rich.table import Table
 
 from hpcrl.bench.ceilings import measure_ceilings
 from hpcrl.bench.child import call
+from hpcrl.bench.engines import reference_network
 from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.envs.from_envpool import registered_ids
@@ -49,8 +50,13 @@ def bench_loop(
         `config`; `machine`.
 
     Raises:
-        ConfigError: no rounds, or an environment that EnvPool does not have.
+        ConfigError: no rounds, an environment that EnvPool does not have, or actors that send gradients.
     """
+    if config.algorithm.sends_gradients:
+        raise ConfigError(
+            f"bench loop measures updates from trajectories; with algorithm.name={config.algorithm.name} actors send "
+            "gradients: use algorithm.name=a2c, which computes the same"
+        )
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} measures nothing; use 1 or more, 3 or more for a median")
     if config.env.id not in registered_ids():
@@ -58,7 +64,7 @@ def bench_loop(
             f"env.id={config.env.id!r} is not one of EnvPool's environments, on which the reference runs; "
             "choose an env.id that it has"
         )
-    network = config.model.torso
+    network = reference_network(config.model.torso)
     arguments = {
         "env_id": config.env.id,
         "env_steps": reference_env_steps or (20_480 if network == "mlp" else 3_072),

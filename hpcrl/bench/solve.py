@@ -18,6 +18,7 @@ from rich.table import Table
 from hpcrl.algorithms import Acting, Batch, LocalReducer
 from hpcrl.bench.ceilings import Rollout
 from hpcrl.bench.child import call
+from hpcrl.bench.engines import reference_network
 from hpcrl.bench.machine import machine
 from hpcrl.bench.reference import Agent, run_reference
 from hpcrl.config import ConfigError, RunConfig
@@ -187,5 +188,6 @@ def reference_solves(config: dict[str, Any], score: float, every: int, launched:
             env_steps, lambda obs, begins: agent.greedy(obs), last=env_steps >= run.budget.env_steps
         )
 
-    run_reference(run.env.id, run.budget.env_steps, run.seed, run.model.torso, watch=watch)
+    network = reference_network(run.model.torso)
+    run_reference(run.env.id, run.budget.env_steps, run.seed, network, watch=watch)
     return checks.result

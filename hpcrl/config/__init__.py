@@ -2,15 +2,18 @@
 
 from hpcrl.config.algorithms import (
     A2CConfig,
+    A3CConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
+    ImpactConfig,
     ImpalaConfig,
-    ModelConfig,
+    PlainGradientConfig,
     PPOConfig,
     SurrogateConfig,
 )
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
 from hpcrl.config.exit_codes import ExitCode
+from hpcrl.config.model import ModelConfig
 from hpcrl.config.protections import Protection
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
@@ -31,6 +34,7 @@ from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 
 __all__ = [
     "A2CConfig",
+    "A3CConfig",
     "AlgorithmConfig",
     "BudgetConfig",
     "CheckpointConfig",
@@ -43,11 +47,13 @@ __all__ = [
     "EvaluationConfig",
     "ExitCode",
     "FaultsConfig",
+    "ImpactConfig",
     "ImpalaConfig",
     "LagConfig",
     "LogConfig",
     "ModelConfig",
     "PPOConfig",
+    "PlainGradientConfig",
     "Protection",
     "RanksConfig",
     "ReductionConfig",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from hpcrl.config.base import Config
 from hpcrl.config.protections import Protection
@@ -26,8 +26,19 @@ class EnvConfig(Config):
     """gymnasium: step in the rank's process, or in one (spawned) process per environment."""
     num_threads: int = Field(1, ge=1)
     """EnvPool threads per group."""
+    mask_from_info: bool = False
+    """gymnasium, and custom ones that make a gymnasium.Env: the mask of allowed actions is info["action_mask"].
+    Elsewhere it is the entry `action_mask` of a Dict observation, which needs no key."""
     kwargs: dict[str, Any] = Field(default_factory=dict)
     """Passed to the engine's constructor."""
+
+    @model_validator(mode="after")
+    def _masks(self) -> EnvConfig:
+        if self.mask_from_info and self.engine not in ("gymnasium", "custom"):
+            raise ValueError(
+                f"env.mask_from_info=true is not there with env.engine={self.engine}; use env.mask_from_info=false"
+            )
+        return self
 
 
 class RanksConfig(Config):

@@ -8,6 +8,7 @@ from hpcrl.envs.base import (
     Step,
     VectorEnv,
     prepare_actions,
+    require_choices,
 )
 from hpcrl.envs.evaluate import EpisodeResult, run_episodes
 from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env, make_with_nan_rewards
@@ -25,5 +26,6 @@ __all__ = [
     "make_vector_env",
     "make_with_nan_rewards",
     "prepare_actions",
+    "require_choices",
     "run_episodes",
 ]

@@ -230,13 +230,40 @@ def prepare_actions(spec: ActionSpec, num_envs: int, actions: npt.NDArray[Any]) 
     """Return a fresh array [B, *spec.shape] of spec.dtype, checked, and clipped where continuous.
 
     Raises:
-        ValueError: wrong shape, or a discrete action outside 0 .. size - 1.
+        ValueError: wrong shape, or a choice that is outside 0 .. its number of choices - 1.
     """
     if np.shape(actions) != (num_envs, *spec.shape):
         raise ValueError(f"actions have shape {np.shape(actions)}; use {(num_envs, *spec.shape)}")
     fresh = np.array(actions, spec.dtype)
     if spec.kind == "continuous":
         return np.clip(fresh, np.asarray(spec.low, np.float32), np.asarray(spec.high, np.float32), out=fresh)
-    if fresh.min() < 0 or fresh.max() >= spec.size:
-        raise ValueError(f"actions reach from {fresh.min()} to {fresh.max()}; use 0 to {spec.size - 1}")
+    parts = fresh.reshape(num_envs, len(spec.choices_per_part))
+    most = np.asarray(spec.choices_per_part)
+    if fresh.min() < 0 or (parts >= most).any():
+        part = int(np.flatnonzero(((parts < 0) | (parts >= most)).any(axis=0))[0])
+        where = f" in part {part}" if len(most) > 1 else ""
+        raise ValueError(
+            f"actions reach from {parts[:, part].min()} to {parts[:, part].max()}{where}; use 0 to {most[part] - 1}"
+        )
     return fresh
+
+
+def require_choices(spec: EnvSpec, obs: Obs, running: Bools) -> None:
+    """Check that the masks of obs [B, ...] allow something in each part, in the rows that are `running` [B].
+
+    A row whose episode has ended need not: its next action is ignored.
+
+    Raises:
+        RuntimeError: an observation on which the policy must act allows nothing.
+    """
+    if not spec.mask_size:
+        return
+    mask = obs[:, -spec.mask_size :] != 0
+    for part, allowed in enumerate(np.split(mask, np.cumsum(spec.action.choices_per_part)[:-1], axis=1)):
+        nothing = running & ~allowed.any(axis=1)
+        if nothing.any():
+            row, where = int(np.flatnonzero(nothing)[0]), f" of part {part}" if spec.action.shape else ""
+            raise RuntimeError(
+                f"env.id={spec.id!r}: the action mask of row {row} allows no choice{where}, though its episode goes "
+                "on; an environment must allow one, or end the episode"
+            )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpcrl.envs.base import Actions, Bools, Obs, VectorEnv
+from hpcrl.envs.base import Actions, Bools, Obs, VectorEnv, require_choices
 
 
 class EpisodeResult(NamedTuple):
@@ -32,6 +32,7 @@ def run_episodes(
 
     Raises:
         ValueError: max_episode_steps is less than 1.
+        RuntimeError: an action mask allows nothing.
     """
     if max_episode_steps < 1:
         raise ValueError(f"max_episode_steps={max_episode_steps}; use at least 1")
@@ -40,10 +41,12 @@ def run_episodes(
     returns = np.zeros(env.num_envs, np.float64)
     lengths = np.zeros(env.num_envs, np.int64)
     obs, begins = env.reset(), np.ones(env.num_envs, bool)
+    require_choices(env.spec, obs, running)
     while running.any():
         env.send(act(obs, begins))
         step = env.recv()
         obs, begins = step.obs, ~step.valid
+        require_choices(env.spec, obs, ~(step.terminated | step.truncated))
         returns += step.reward
         lengths += step.valid
         finished = running & (step.episode_length > 0)

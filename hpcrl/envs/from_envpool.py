@@ -56,7 +56,8 @@ class EnvPoolVectorEnv:
         self._order.reset()
         obs, info = self._pool.reset()
         order = _order(info["env_id"])
-        return self._spaces.encode(obs if order is None else obs[order])
+        encoded = self._spaces.encode(obs)
+        return encoded if order is None else encoded[order]
 
     def send(self, actions: Actions) -> None:
         """See VectorEnv. EnvPool's threads start stepping now."""
@@ -69,10 +70,10 @@ class EnvPoolVectorEnv:
         self._order.recv()
         obs, reward, terminated, truncated, info = self._pool.recv()
         elapsed, game_end = info["elapsed_step"], info.get("terminated")
-        order = _order(info["env_id"])
+        order, encoded = _order(info["env_id"]), self._spaces.encode(obs)
         if order is not None:
-            obs, reward, terminated, truncated = (
-                obs[order],
+            encoded, reward, terminated, truncated = (
+                encoded[order],
                 reward[order],
                 terminated[order],
                 truncated[order],
@@ -84,7 +85,7 @@ class EnvPoolVectorEnv:
         if game_end is not None:  # Atari: the game's own end, whatever episodic_life makes of lost lives
             over = over & (truncated | (game_end != 0))
         self._game_over = over
-        return self._tracker.step(self._spaces.encode(obs), reward, terminated, truncated, game_over=over)
+        return self._tracker.step(encoded, reward, terminated, truncated, game_over=over)
 
     def close(self) -> None:
         """See VectorEnv."""

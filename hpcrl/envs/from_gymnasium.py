@@ -15,6 +15,7 @@ from hpcrl.config import ConfigError
 from hpcrl.data.specs import EnvSpec
 from hpcrl.envs import plain_state
 from hpcrl.envs.base import Actions, CallOrder, EpisodeTracker, Obs, Step
+from hpcrl.envs.mask_from_info import MaskFromInfo
 from hpcrl.envs.spaces import SpaceAdapter
 
 EnvFactory = Callable[[], gymnasium.Env[Any, Any]]
@@ -82,9 +83,10 @@ class GymnasiumVectorEnv:
                 raise RuntimeError(f"a process of env.id={self.spec.id!r} died") from error
         else:
             obs, reward, terminated, truncated, info = self._env.step(self._actions)
+        encoded = self._spaces.encode(obs)
         if self._mode is not AutoresetMode.NEXT_STEP:
-            obs = self._as_next_step(obs, np.asarray(terminated) | np.asarray(truncated), info)
-        return self._tracker.step(self._spaces.encode(obs), reward, terminated, truncated)
+            encoded = self._as_next_step(encoded, np.asarray(terminated) | np.asarray(truncated), info)
+        return self._tracker.step(encoded, reward, terminated, truncated)
 
     def state(self) -> dict[str, npt.NDArray[Any]] | None:
         """See Resumable. Environments in this process whose state is plain values; see `plain_state.save`."""
@@ -120,22 +122,20 @@ class GymnasiumVectorEnv:
             _stop_processes(self._env)
         self._env.close()
 
-    def _as_next_step(
-        self, obs: npt.NDArray[Any], ended: npt.NDArray[np.bool_], info: dict[str, Any]
-    ) -> npt.NDArray[Any]:
+    def _as_next_step(self, obs: Obs, ended: npt.NDArray[np.bool_], info: dict[str, Any]) -> Obs:
         """Return what a next-step engine would observe: last ones at ends, first ones on reset steps."""
         in_vain = self._tracker.resets_next
         ended = ended & ~in_vain
         result = np.array(obs)
         if self._mode is AutoresetMode.SAME_STEP:
             for row in np.flatnonzero(ended):
-                result[row] = info["final_obs"][row]
+                result[row] = self._spaces.encode_one(info["final_obs"][row])
             to_reset = in_vain.copy()
         else:
             to_reset = in_vain | ended
         if to_reset.any():
             before = np.array(obs)[~to_reset]
-            fresh = np.asarray(self._env.reset(options={"reset_mask": to_reset})[0])
+            fresh = self._spaces.encode(self._env.reset(options={"reset_mask": to_reset})[0])
             if not np.array_equal(fresh[~to_reset], before, equal_nan=True):
                 raise RuntimeError(
                     f"the vector environment behind env.id={self.spec.id!r} has mode {self._mode} but "
@@ -170,20 +170,31 @@ def adapt(
 
 
 def make_by_id(
-    env_id: str, kwargs: dict[str, Any], seeds: Sequence[int], vectorization: Literal["sync", "async"]
+    env_id: str,
+    kwargs: dict[str, Any],
+    seeds: Sequence[int],
+    vectorization: Literal["sync", "async"],
+    mask_from_info: bool = False,
 ) -> GymnasiumVectorEnv:
     """Vector environment of `len(seeds)` copies of a registered environment. Raises ConfigError."""
-    return make_from_factory(env_id, partial(_make_registered, env_id, kwargs), seeds, vectorization)
+    factory = partial(_make_registered, env_id, kwargs)
+    return make_from_factory(env_id, factory, seeds, vectorization, mask_from_info)
 
 
 def make_from_factory(
-    env_id: str, factory: EnvFactory, seeds: Sequence[int], vectorization: Literal["sync", "async"]
+    env_id: str,
+    factory: EnvFactory,
+    seeds: Sequence[int],
+    vectorization: Literal["sync", "async"],
+    mask_from_info: bool = False,
 ) -> GymnasiumVectorEnv:
-    """Vector environment from a factory of single environments.
+    """Vector environment from a factory of single environments, each inside MaskFromInfo where that is asked for.
 
     vectorization `async` gives every environment a process of its own, started by spawn: forking a
     process that runs MPI or threads is not safe. `factory` must then be importable from the new process.
     """
+    if mask_from_info:
+        factory = partial(_masked, env_id, factory)
     probe = _probe(env_id, factory)
     try:
         # Refuse spaces here, before processes exist.
@@ -214,6 +225,11 @@ def registered_ids() -> list[str]:
 
 def _make_registered(env_id: str, kwargs: dict[str, Any]) -> gymnasium.Env[Any, Any]:
     return gymnasium.make(env_id, **{"disable_env_checker": True, **kwargs})
+
+
+def _masked(env_id: str, factory: EnvFactory) -> gymnasium.Env[Any, Any]:
+    env = factory()
+    return MaskFromInfo(env, env_id) if isinstance(env, gymnasium.Env) else env
 
 
 def _probe(env_id: str, factory: EnvFactory) -> gymnasium.Env[Any, Any]:

@@ -67,7 +67,9 @@ def _make(config: EnvConfig, indices: Sequence[int], seeds: Sequence[int]) -> Ve
 
     if ":" not in config.id:  # module:id is registered by the import of its module
         _check_id(config.id, "gymnasium", from_gymnasium.registered_ids())
-    return from_gymnasium.make_by_id(config.id, config.kwargs, seeds, config.vectorization)
+    return from_gymnasium.make_by_id(
+        config.id, config.kwargs, seeds, config.vectorization, config.mask_from_info
+    )
 
 
 def make_env_spec(config: EnvConfig) -> EnvSpec:
@@ -124,7 +126,14 @@ def _make_custom(config: EnvConfig, seeds: Sequence[int]) -> VectorEnv:
         from hpcrl.envs import from_gymnasium
 
         factory = _Factory(config.id, config.kwargs)
-        return from_gymnasium.make_from_factory(config.id, factory, seeds, config.vectorization)
+        return from_gymnasium.make_from_factory(
+            config.id, factory, seeds, config.vectorization, config.mask_from_info
+        )
+    if config.mask_from_info:
+        raise ConfigError(
+            f"env.mask_from_info=true: env.id={config.id!r} makes a vector environment; let it observe a Dict with the "
+            "mask as `action_mask`, and use env.mask_from_info=false"
+        )
     try:
         env = make(num_envs=len(seeds), seeds=list(seeds), **config.kwargs)
     except TypeError as error:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,14 +12,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from hpcrl.config import ModelConfig
-from hpcrl.data.specs import ActionSpec
+from hpcrl.config import ConfigError, ModelConfig
+from hpcrl.data.specs import EnvSpec
 from hpcrl.functional.distributions import (
     Floats,
     categorical,
     gaussian,
+    multi_categorical,
     sample_categorical,
     sample_gaussian,
+    sample_multi_categorical,
+    sample_tanh_gaussian,
+    tanh_gaussian,
 )
 
 Actions = npt.NDArray[Any]
@@ -69,6 +75,23 @@ class Categorical(ActionDistribution):
         return sample_categorical(outputs, rng, greedy=greedy)
 
 
+class MultiCategorical(ActionDistribution):
+    """One of choices[i] choices of each part i; the outputs are the logits of all parts, one after the other."""
+
+    def __init__(self, choices: tuple[int, ...]) -> None:
+        super().__init__()
+        self.num_outputs = sum(choices)
+        self._choices = choices
+
+    def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """As ActionDistribution.evaluate."""
+        return multi_categorical(outputs, self._choices, action)
+
+    def sample(self, outputs: Floats, rng: np.random.Generator, *, greedy: bool) -> tuple[Actions, Floats]:
+        """As ActionDistribution.sample."""
+        return sample_multi_categorical(outputs, self._choices, rng, greedy=greedy)
+
+
 class Gaussian(ActionDistribution):
     """Independent normals; the outputs are the means. Stored as sampled, not clipped to any bounds.
 
@@ -90,8 +113,57 @@ class Gaussian(ActionDistribution):
         return sample_gaussian(outputs, self.log_std.detach().cpu().numpy(), rng, greedy=greedy)
 
 
-def action_distribution(action: ActionSpec, model: ModelConfig) -> ActionDistribution:
-    """The distribution that a model has over an environment's actions."""
-    if action.kind == "discrete":
-        return Categorical(action.size)
-    return Gaussian(action.size, model.initial_log_std)
+class TanhGaussian(ActionDistribution):
+    """Independent normals u, whose means are the outputs; the environment gets tanh(u), scaled to [low, high].
+
+    Stored is u, from which alone the density of the action can be told when the tanh is saturated. Densities are those
+    of the scaled action.
+
+    Attributes:
+        log_std: float32 [size], log standard deviations of u.
+    """
+
+    def __init__(self, low: Sequence[float], high: Sequence[float], initial_log_std: float) -> None:
+        super().__init__()
+        self.num_outputs = len(low)
+        self.log_std = nn.Parameter(torch.full((len(low),), initial_log_std))
+        below, above = np.array(low, np.float64), np.array(high, np.float64)
+        self._center = ((below + above) / 2).astype(np.float32)
+        self._half_width = ((above - below) / 2).astype(np.float32)
+
+    def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """As ActionDistribution.evaluate; the entropy is integrated, see functional.distributions.tanh_gaussian."""
+        half_width = torch.from_numpy(self._half_width).to(outputs.device)
+        return tanh_gaussian(outputs, self.log_std, half_width, action)
+
+    def sample(self, outputs: Floats, rng: np.random.Generator, *, greedy: bool) -> tuple[Actions, Floats]:
+        """As ActionDistribution.sample; greedy takes the means of u."""
+        log_std = self.log_std.detach().cpu().numpy()
+        return sample_tanh_gaussian(outputs, log_std, self._half_width, rng, greedy=greedy)
+
+    def to_env(self, action: Actions) -> Actions:
+        """As ActionDistribution.to_env: center + half_width * tanh(u)."""
+        return np.asarray(self._center + self._half_width * np.tanh(action), np.float32)
+
+
+def action_distribution(env: EnvSpec, model: ModelConfig) -> ActionDistribution:
+    """The distribution that a model has over an environment's actions.
+
+    Raises ConfigError when model.action_distribution does not fit them.
+    """
+    action, wanted = env.action, model.action_distribution
+    if action.kind != "continuous":
+        if wanted != "auto":
+            raise ConfigError(
+                f"model.action_distribution={wanted} does not fit the {action.kind} actions of {env.id}; use auto"
+            )
+        return Categorical(action.size) if action.kind == "discrete" else MultiCategorical(action.choices)
+    if wanted != "tanh_gaussian":
+        return Gaussian(action.size, model.initial_log_std)
+    for index, (low, high) in enumerate(zip(action.low, action.high, strict=True)):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(
+                f"model.action_distribution=tanh_gaussian does not fit the actions of {env.id}: dimension {index} of "
+                f"{action.size} has the bounds [{low}, {high}], to which nothing can be scaled; use gaussian"
+            )
+    return TanhGaussian(action.low, action.high, model.initial_log_std)

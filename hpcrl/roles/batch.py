@@ -26,6 +26,11 @@ def parts_of(trajectories: Sequence[Trajectory], spec: TrajectorySpec) -> dict[s
     }
 
 
+def slots_of(fields: Fields) -> int:
+    """env_steps of a batch, whether valid or not; of gradients, those behind them. Pure."""
+    return int(fields["slots"].sum()) if "slots" in fields else fields["valid"].size
+
+
 def origins_of(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.void]:
     """ORIGIN [C] of the batch's columns. Pure."""
     return np.concatenate([np.zeros(0, ORIGIN), *(trajectory.origin for trajectory in trajectories)])
@@ -45,8 +50,9 @@ def trained_rows(
     first = np.append(True, origins[1:] != origins[:-1])[: len(origins)]
     column = np.broadcast_to(np.cumsum(first) - 1, valid.shape)[valid]
     num_trajectories = int(first.sum())
-    flat = np.bincount(column * (max_lag + 1) + lag, minlength=num_trajectories * (max_lag + 1))
-    counts = flat.reshape(num_trajectories, max_lag + 1)
+    weights = fields["env_steps"][valid] if "env_steps" in fields else None  # a gradient is of many
+    flat = np.bincount(column * (max_lag + 1) + lag, weights, num_trajectories * (max_lag + 1))
+    counts = flat.astype(np.int64).reshape(num_trajectories, max_lag + 1)
     trajectory, lags = np.nonzero(counts)
     origin = origins[first][trajectory]
     rows = TABLES["trajectories"].rows(

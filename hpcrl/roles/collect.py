@@ -16,7 +16,7 @@ from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
 from hpcrl.data.specs import DISCOUNTED_RETURN
 from hpcrl.data.trajectory import Trajectory
-from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env
+from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env, require_choices
 from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
 from hpcrl.roles.session import Session, Timers, record_event
 from hpcrl.storage.parts import Given
@@ -120,7 +120,7 @@ class Collector:
         config, saved = session.config, session.cuts.saved
         if saved is None:
             env = make_vector_env(config.env, indices, config.seed)
-            return env, EnvRows(env.reset().copy(), {})
+            return env, _first_rows(env)
         found = saved_envs(saved, placement.role, config.env.num_envs, indices)
         seed = config.seed if found is not None else restart_seed(config.seed, saved.update)
         env = make_vector_env(config.env, indices, seed)
@@ -129,7 +129,7 @@ class Collector:
             return env, found
         text = f"environments {indices.start} to {indices.stop - 1} had no state in the checkpoint"
         record_event(session, placement, "episode_restarted", text, len(indices))
-        return env, EnvRows(env.reset().copy(), {})
+        return env, _first_rows(env)
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
@@ -156,6 +156,7 @@ class Collector:
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
+        require_choices(group.env.spec, step.obs, ~(step.terminated | step.truncated))
         if group.returns is not None:
             returns = group.returns.step(step.reward, step.terminated | step.truncated)
             fields[DISCOUNTED_RETURN.name][t, group.columns] = returns
@@ -176,3 +177,9 @@ class Collector:
             actor=self._actor,
         )
         self._record("episodes", rows)
+
+
+def _first_rows(env: VectorEnv) -> EnvRows:
+    obs = env.reset().copy()
+    require_choices(env.spec, obs, np.ones(env.num_envs, bool))
+    return EnvRows(obs, {})

@@ -12,6 +12,7 @@ from hpcrl.comm.replay_link import SLOTS, BatchServer
 from hpcrl.comm.rows import Bytes, RowReceiver
 from hpcrl.comm.stream import Sender, Tag, all_drained
 from hpcrl.data.admission import Admission, still_in_time
+from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, trajectory_rows
 from hpcrl.roles.cut import MARK
@@ -85,20 +86,20 @@ class ReplayShard:
         self._free: list[int] = []
         self._row_of: dict[int, int] = {}
         """Rows of the trajectories that have arrived, by grant."""
-        first = session.cuts.first_update
-        self.served = first
-        """Batches sent, those of the attempts before included."""
+        self._reuse = reuse_of(config, session.cuts.first_update)
+        self.served = self._reuse.first_batch
+        """Number of the next batch."""
         self.cut_at: int | None = None
         """A checkpoint at this update waits for everything that has been granted."""
         self.admission = Admission(
             batch=len(self._positions),
-            max_lag=config.lag.max_lag,
+            max_lag=config.max_lag_when_new,
             actors=len(actor_ranks),
             grants_per_actor=config.comm.slots,
             overdue=config.lag.overdue,
             deterministic=config.deterministic,
-            first_version=first,
-            waiting=self._restore(first),
+            reuse=self._reuse,
+            waiting=self._restore(),
         )
 
     def take_notes(self) -> bool:
@@ -181,9 +182,9 @@ class ReplayShard:
         state = QueueState(self._session.trajectory_spec)
         batch = self._session.config.batch_trajectories
         for grant in self.admission.waiting_grants:
-            update, place = divmod(grant.number, len(self._positions))
+            number, place = divmod(grant.number, len(self._positions))
             row = self._memory(self._row_of[grant.number])
-            state.add(row, update * batch + self._positions[place], grant.version)
+            state.add(row, number * batch + self._positions[place], grant.version)
         return state.values()
 
     def serve(self) -> bool:
@@ -229,7 +230,7 @@ class ReplayShard:
     def _memory(self, row: int) -> Bytes:
         return self._arena.row(self._session.world.rank, row)
 
-    def _restore(self, first: int) -> list[int]:
+    def _restore(self) -> list[int]:
         """Put this rank's share of the saved trajectories into rows; their versions, in the order of their grants."""
         session, config, saved = self._session, self._session.config, self._session.cuts.saved
         if saved is None:
@@ -242,12 +243,12 @@ class ReplayShard:
         batch = len(self._positions)
         kept = still_in_time(
             [version for _, version, _ in mine],
-            first_version=first,
+            reuse=self._reuse,
             batch=batch,
-            max_lag=config.lag.max_lag,
+            max_lag=config.max_lag_when_new,
         )
         for place, index in enumerate(kept):
-            row, number = next(self._fresh), first * batch + place
+            row, number = next(self._fresh), self._reuse.first_batch * batch + place
             self._memory(row)[: self._layout.nbytes] = mine[index][2]
             header = self._layout.view(self._memory(row)).header
             header["attempt"], header["grant"] = session.world.attempt, number
@@ -297,7 +298,8 @@ class ReplayShard:
         placements = self._session.world.plan.placements
         found = [one for one in placements if (one.role, one.role_rank) == ("actor", role_rank)]
         # one of an earlier attempt may have had more actors
-        text = f"of actor {role_rank}: too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
+        update, max_lag = self._reuse.first_use(self.served) + 1, self._session.config.lag.max_lag
+        text = f"of actor {role_rank}: too old for update {update} under lag.max_lag={max_lag}"
         record_event(self._session, [*found, self._placement][0], "dropped_trajectory", text, count)
 
     def _release(self, row: int) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from hpcrl.data.specs import ArraySpec, EnvSpec
 from hpcrl.testing.recording import Recording, same
 
 STEP_DTYPES = {
@@ -36,8 +38,7 @@ def check_arrays(run: Recording) -> Iterator[Finding]:
     spec, num_envs = run.spec, len(run.first_obs)
     if spec.observation.dtype not in ("float32", "uint8"):
         yield Finding("arrays", f"spec.observation.dtype is {spec.observation.dtype}; use float32 or uint8")
-    if spec.action.size < 1:
-        yield Finding("arrays", f"spec.action.size is {spec.action.size}; use at least 1")
+    yield from _check_spec(spec)
     want = {"obs": ((num_envs, *spec.observation.shape), spec.observation.dtype)}
     want |= {name: ((num_envs,), dtype) for name, dtype in STEP_DTYPES.items()}
     if (run.first_obs.shape, str(run.first_obs.dtype)) != want["obs"]:
@@ -48,6 +49,25 @@ def check_arrays(run: Recording) -> Iterator[Finding]:
             if (array.shape, str(array.dtype)) != expected:
                 yield _misshaped(name, (array.shape, str(array.dtype)), expected)
                 break
+
+
+def _check_spec(spec: EnvSpec) -> Iterator[Finding]:
+    action, masked = spec.action, spec.masked
+    if action.size < 1:
+        yield Finding("arrays", f"spec.action.size is {action.size}; use at least 1")
+    if action.kind == "multi_discrete" and (len(action.choices) != action.size or min(action.choices) < 1):
+        yield Finding(
+            "arrays",
+            f"spec.action.choices is {action.choices}; use {action.size} numbers of choices, one per part",
+        )
+    if masked is not None:
+        expected = ArraySpec(shape=(math.prod(masked.shape) + spec.mask_size,), dtype=masked.dtype)
+        if not spec.mask_size or replace(spec.observation, parts=()) != expected:
+            yield Finding(
+                "arrays",
+                f"spec.observation is {spec.observation.dtype}{list(spec.observation.shape)}; with spec.masked it must "
+                f"be {expected.dtype}{list(expected.shape)}: what the network sees, then one entry per choice",
+            )
 
 
 def _misshaped(
@@ -64,6 +84,15 @@ def check_finite(run: Recording) -> Iterator[Finding]:
         bad = sum(int((~np.isfinite(array)).sum()) for array in arrays)
         if bad:
             yield Finding("finite", f"{name} holds {bad} NaN or infinite numbers")
+
+
+def check_mask(run: Recording) -> Iterator[Finding]:
+    """Check that action masks hold zeros and ones; `record` has seen that they allow something."""
+    if not run.spec.mask_size:
+        return
+    mask = np.concatenate([run.first_obs[None], run.stack("obs")])[..., -run.spec.mask_size :]
+    if not np.isin(mask, (0, 1)).all():
+        yield Finding("mask", f"the action mask holds {mask.min()} to {mask.max()}; use 0 and 1")
 
 
 def check_flags(run: Recording) -> Iterator[Finding]:

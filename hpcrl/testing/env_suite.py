@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcrl.config import ConfigError, EnvConfig, ExitCode
-from hpcrl.data.specs import EnvSpec
+from hpcrl.config.model import SMALLEST_IMAGE
+from hpcrl.data.specs import ArraySpec, EnvSpec
 from hpcrl.envs import VectorEnv, env_seed, make_vector_env
 from hpcrl.testing import env_checks as checks
 from hpcrl.testing.env_checks import Finding
@@ -131,6 +132,7 @@ def _run_checks(name: str, spec: EnvSpec, build: Build, num_envs: int, steps: in
         return EnvReport(name=name, spec=spec, findings=tuple(findings), env_steps_per_s=0.0)
     for check in (
         checks.check_finite,
+        checks.check_mask,
         checks.check_flags,
         checks.check_valid,
         checks.check_reset_steps,
@@ -201,12 +203,32 @@ def _notes(run: Recording) -> Iterator[Finding]:
             yield Finding("coverage", text, is_error=False)
 
 
+def _describe(spec: EnvSpec) -> Iterator[str]:
+    """The spaces, and what can be done with them."""
+    seen = spec.features
+    yield f"observation {seen.dtype}{list(seen.shape)}, for model.torso={' or '.join(_torsos(seen))}"
+    for part in seen.parts:
+        yield f"  {part.name} {list(part.shape)}"
+    if spec.mask_size:
+        yield f"action mask of {spec.mask_size} choices"
+    choices = f" of {', '.join(map(str, spec.action.choices))} choices" if spec.action.choices else ""
+    yield f"action {spec.action.kind} of {spec.action.size}{choices}"
+
+
+def _torsos(seen: ArraySpec) -> tuple[str, ...]:
+    if seen.dtype == "uint8" and len(seen.shape) == 3:
+        return (
+            ("nature_cnn", "impala_resnet") if min(seen.shape[1:]) >= SMALLEST_IMAGE else ("impala_resnet",)
+        )
+    return ("mlp",)
+
+
 def _print(console: Console, report: EnvReport) -> None:
     if report.spec is not None:
         spec = report.spec
         console.print(f"[bold]{escape(report.name)}[/bold]", highlight=False)
-        console.print(escape(f"observation {spec.observation.dtype}{list(spec.observation.shape)}"))
-        console.print(escape(f"action {spec.action.kind} of {spec.action.size}"))
+        for line in _describe(spec):
+            console.print(escape(line), highlight=False)
         console.print(f"time limit {spec.max_episode_steps or 'none'}")
     if report.findings:
         table = Table("check", "", "finding")

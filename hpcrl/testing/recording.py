@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.data.specs import ActionSpec, EnvSpec
-from hpcrl.envs import Step, VectorEnv
+from hpcrl.envs import Step, VectorEnv, require_choices
 
 Array = npt.NDArray[Any]
 STEP_FIELDS = tuple(field.name for field in fields(Step))
@@ -57,17 +57,32 @@ def same(left: Sequence[Array], right: Sequence[Array]) -> bool:
 def draw_actions(spec: ActionSpec, steps: int, num_envs: int) -> Array:
     """Random actions [T, B, *shape]; continuous ones also go a little past their bounds."""
     rng = np.random.default_rng(0)
-    if spec.kind == "discrete":
-        return rng.integers(0, spec.size, (steps, num_envs), np.int64)
+    if spec.kind != "continuous":
+        choices = np.reshape(spec.choices_per_part, spec.shape)
+        return rng.integers(0, choices, (steps, num_envs, *spec.shape), np.int64)
     low = np.where(np.isfinite(spec.low), spec.low, -1.0)
     high = np.where(np.isfinite(spec.high), spec.high, 1.0)
     unit = rng.uniform(-0.1, 1.1, (steps, num_envs, spec.size))
     return np.asarray(low + unit * (high - low), np.float32)
 
 
-def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Recording:
-    """Run a fresh environment over actions [T, B, ...] and close it.
+def allow(spec: EnvSpec, obs: Array, actions: Array) -> Array:
+    """Actions [B, *shape] as near to `actions` as the masks of obs [B, ...] allow; the same where there are none."""
+    if not spec.mask_size:
+        return actions
+    nearest = actions.reshape(len(obs), -1).copy()
+    masks = np.split(obs[:, -spec.mask_size :] != 0, np.cumsum(spec.action.choices_per_part)[:-1], axis=1)
+    for part, mask in enumerate(masks):
+        for row in np.flatnonzero(mask.any(axis=1)):
+            allowed = np.flatnonzero(mask[row])
+            nearest[row, part] = allowed[np.abs(allowed - nearest[row, part]).argmin()]
+    return nearest.reshape(actions.shape)
 
+
+def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Recording:
+    """Run a fresh environment over actions [T, B, ...], or the nearest that are allowed, and close it.
+
+    Raises RuntimeError when a mask allows nothing.
     With `spoil_actions` every action array is overwritten as soon as `send` has returned.
     """
     try:
@@ -75,8 +90,10 @@ def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Re
         steps: list[Step] = []
         changed: set[str] = set()
         lent: Step | None = None
+        obs = first_obs
+        require_choices(env.spec, obs, np.ones(len(obs), bool))
         for chosen in actions:
-            handed = chosen.copy()
+            handed = allow(env.spec, obs, chosen).copy()
             env.send(handed)
             if spoil_actions:
                 handed[...] = 0
@@ -87,6 +104,8 @@ def record(env: VectorEnv, actions: Array, *, spoil_actions: bool = False) -> Re
                     if np.asarray(getattr(lent, name)).tobytes() != getattr(steps[-1], name).tobytes()
                 }
             lent = env.recv()
+            obs = np.array(lent.obs)
+            require_choices(env.spec, obs, ~np.logical_or(lent.terminated, lent.truncated))
             steps.append(Step(**{name: np.array(getattr(lent, name)) for name in STEP_FIELDS}))
         return Recording(
             spec=env.spec, first_obs=first_obs, steps=tuple(steps), changed_by_send=frozenset(changed)

@@ -375,7 +375,8 @@ def test_wrong_arguments(kwargs):
         ("toy:counting", ExitCode.FINISHED, "env_steps_per_s"),
         ("toy:failing", ExitCode.ERROR, "not sound"),
         ("toy:countin", ExitCode.BAD_CONFIGURATION, "did you mean counting"),
-        ("gymnasium:Blackjack-v1", ExitCode.BAD_CONFIGURATION, "Tuple"),
+        ("gymnasium:Blackjack-v1", ExitCode.FINISHED, "2 [2]"),
+        ("gymnasium:Blackjack-v1", ExitCode.FINISHED, "float32[45], for model.torso=mlp"),
     ],
 )
 def test_command(path, code, words, capsys):

@@ -5,6 +5,7 @@ import inspect
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
@@ -21,11 +22,13 @@ def load(path):
 
 
 def recipes():
+    """Functions that give a RunConfig; a file may hold a program beside or instead of them."""
     found = {}
     for path in sorted(JOBS.glob("*.py")):
         module = load(path)
         for name, function in inspect.getmembers(module, inspect.isfunction):
-            if function.__module__ == module.__name__ and not name.startswith("_"):
+            given = get_type_hints(function).get("return")
+            if function.__module__ == module.__name__ and not name.startswith("_") and given is RunConfig:
                 found[f"{path.name}:{name}"] = function
     return found
 
@@ -39,11 +42,17 @@ def test_the_recipes_are_these():
         "atari.py:pong_impala",
         "atari.py:pong_ppo",
         "cartpole.py:a2c",
+        "cartpole.py:a3c",
         "cartpole.py:decoupled_ppo",
+        "cartpole.py:impact",
         "cartpole.py:impala",
         "cartpole.py:ppo",
         "lunarlander.py:decoupled_ppo",
         "lunarlander.py:ppo",
+        "memory.py:feedforward",
+        "memory.py:gru",
+        "memory.py:impala",
+        "memory.py:lstm",
         "mujoco.py:halfcheetah",
         "mujoco.py:hopper",
         "mujoco.py:walker2d",
@@ -60,8 +69,9 @@ def test_recipe_is_a_valid_run(name):
     task = (
         config.env.id.partition("-")[0].lower() if config.env.engine == "envpool" else name.partition(".")[0]
     )
-    assert config.name == f"{task}-{config.algorithm.name}"
+    assert config.name in {f"{task}-{config.algorithm.name}", name.replace(".py:", "-")}
     assert name in {
+        f"memory.py:{config.name.partition('-')[2]}",
         f"{task}.py:{config.algorithm.name}",
         f"mujoco.py:{task}",
         f"atari.py:{task}_{config.algorithm.name}",

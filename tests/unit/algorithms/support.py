@@ -17,6 +17,7 @@ from hpcrl.config import (
     A2CConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
+    ImpactConfig,
     ImpalaConfig,
     ModelConfig,
     PPOConfig,
@@ -39,6 +40,7 @@ CONFIGS: dict[str, AlgorithmConfig] = {
     "decoupled_ppo": DecoupledPPOConfig(
         learning_rate=3e-3, epochs=2, num_minibatches=3, behavior_weight_cap=1.5
     ),
+    "impact": ImpactConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0),
     "impala": ImpalaConfig(learning_rate=3e-3),
     "ppo": PPOConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0, value_clip=0.5),
 }
@@ -68,8 +70,9 @@ def random_batch(
     """
     rng = np.random.default_rng(seed)
     shape = (unroll_length, num_columns)
-    if env.action.kind == "discrete":
-        action = rng.integers(0, env.action.size, shape)
+    if env.action.kind != "continuous":
+        choices = np.reshape(env.action.choices_per_part, env.action.shape)
+        action = rng.integers(0, choices, (*shape, *env.action.shape))
     else:
         action = rng.normal(size=(*shape, env.action.size)).astype(np.float32)
     ends = rng.random(shape) < 0.25

@@ -31,7 +31,7 @@ CONSTANT = EnvSpec(
     action=ActionSpec(kind="discrete", size=2),
 )
 LINEAR = ModelConfig(hidden_sizes=())
-SURROGATE = ("decoupled_ppo", "ppo")
+SURROGATE = ("decoupled_ppo", "impact", "ppo")
 
 
 def tabular(name: str, **options: Any) -> ActorCriticAlgorithm:
@@ -95,8 +95,8 @@ def check_steps_that_are_not_valid_do_not_matter(name: str) -> None:
 def check_ratio_is_against_the_policy_that_acted(name: str) -> None:
     """Collected with one two-action policy, trained with another: the ratio of their probabilities."""
     options = {"epochs": 1, "num_minibatches": 1} if name in SURROGATE else {}
-    capped = {"behavior_weight_cap": 1.1} if name == "decoupled_ppo" else {}
-    algorithm = tabular(name, **options, **capped)
+    own = {"decoupled_ppo": {"behavior_weight_cap": 1.1}, "impact": {"target_ratio_cap": 9.0}}
+    algorithm = tabular(name, **options, **own.get(name, {}))
     fields = collect(algorithm, 8, 4, np.random.default_rng(2))
     old = np.log(1 / (1 + np.exp(-bias_difference(algorithm) * np.array([-1, 1]))))
     algorithm.network.policy_head.bias.data.add_(torch.tensor([0.7, -0.4]))
@@ -109,9 +109,10 @@ def check_ratio_is_against_the_policy_that_acted(name: str) -> None:
     assert (
         metrics["log_rho_p50"] <= metrics["log_rho_p90"] <= metrics["log_rho_p99"] == metrics["log_rho_max"]
     )
-    if name == "decoupled_ppo":  # its interval lies around the policy that is trained
+    if name in ("decoupled_ppo", "impact"):  # its interval lies around the policy that is trained
         assert metrics["approx_kl"] == metrics["clip_fraction"] == 0
-        assert metrics["rho_clip_fraction"] == np.mean(np.exp(log_rho) > 1.1) > 0
+        if name == "decoupled_ppo":
+            assert metrics["rho_clip_fraction"] == np.mean(np.exp(log_rho) > 1.1) > 0
         return
     np.testing.assert_allclose(metrics["approx_kl"], (np.expm1(log_rho) - log_rho).mean(), rtol=1e-4)
     if name == "ppo":

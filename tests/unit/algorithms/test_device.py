@@ -14,7 +14,7 @@ from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.algorithms.gradient import FlatAdam
 from hpcrl.config import SurrogateConfig
 from hpcrl.models.flat import FlatParameters
-from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, build, random_batch
+from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, SMALL, build, random_batch
 
 META = torch.device("meta")
 
@@ -55,15 +55,16 @@ def values(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("env", [DISCRETE, CONTINUOUS], ids=["discrete", "continuous"])
+@pytest.mark.parametrize("normalize", [False, True])
 @pytest.mark.parametrize("name", CONFIGS)
 def test_an_update_stays_where_the_batch_is(
-    name: str, env: object, values: None, monkeypatch: pytest.MonkeyPatch
+    name: str, normalize: bool, env: object, values: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Advantages are not normalized: picking the valid ones needs their values."""
-    config = CONFIGS[name]
+    config = CONFIGS[name].model_copy(update={"normalize_returns": normalize})
     if isinstance(config, SurrogateConfig):
         config = config.model_copy(update={"normalize_advantages": False})
-    algorithm = build(config, env)
+    algorithm = build(config, env, SMALL.model_copy(update={"normalize_observations": normalize}))
     monkeypatch.setattr(algorithm, "state", dict)  # has no values to copy
     with META:
         algorithm.network.to(META)

@@ -13,8 +13,12 @@ from hpcrl.algorithms import LocalReducer, make_algorithm
 from hpcrl.config import ConfigError, ModelConfig, RunConfig
 from hpcrl.config.algorithms import BUILTIN_ALGORITHMS
 from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, random_batch
+from tests.unit.algorithms.test_a3c import sent
 
-OF_THE_RUN = {"name", "unroll_length", "batch_trajectories", "max_nonfinite_updates"}
+OF_THE_RUN = {"name", "unroll_length", "batch_trajectories", "max_nonfinite_updates"} | {
+    "buffer_batches",
+    "batch_uses",
+}
 """Keys that the roles read, not the algorithm: tests of runs see their effect."""
 ALTERNATIVES: dict[str, Any] = {
     "learning_rate_scaling": "sqrt",
@@ -23,7 +27,9 @@ ALTERNATIVES: dict[str, Any] = {
     "rows_per_pass": 8,
     "warmup_updates": 5,
     "value_clip": 0.01,
-    "dual_clip": 1.3,
+    "dual_clip": 1.21,
+    "target_update_updates": 1,
+    "action_distribution": "tanh_gaussian",
     "target_kl": 1e-6,
     "behavior_weight_cap": 0.9,
     "torso": "nature_cnn",
@@ -37,7 +43,7 @@ ALTERNATIVES: dict[str, Any] = {
 """Another value, where it is not the half, one more, or the opposite of the default."""
 NEEDED: dict[str, dict[str, Any]] = {
     "clip_epsilon": {"learning_rate": 0.03},
-    "dual_clip": {"learning_rate": 0.03},
+    "dual_clip": {"learning_rate": 0.3},
     "learning_rate_scaling": {"learning_rate_scaling": "linear", "reference_batch": 32},
     "reference_batch": {"learning_rate_scaling": "linear", "reference_batch": 32},
     "normalized_reward_clip": {"normalize_returns": True, "normalized_reward_clip": 0.2},
@@ -76,11 +82,15 @@ def settings(name: str, values: dict[str, Any]) -> dict[str, Any]:
 def trace(name: str, values: str, continuous: bool) -> str:
     """What two updates made of the parameters and said of themselves."""
     env = CONTINUOUS if continuous else DISCRETE
-    algorithm = make_algorithm(RunConfig.parse(settings(name, json.loads(values))), env)
+    config = RunConfig.parse(settings(name, json.loads(values)))
+    algorithm, worker = make_algorithm(config, env), make_algorithm(config, env)
     digest, size = hashlib.sha256(), algorithm.network.state_size  # type: ignore[attr-defined]
     for update in range(2):
         batch = random_batch(env, 6, 5, seed=update, update=update, state_size=size)
         batch.fields["discounted_return"] = batch.fields["reward"].cumsum(0)  # type: ignore[index]
+        if config.algorithm.sends_gradients:
+            worker.parameters.load(algorithm.parameters.numpy)
+            batch = sent([worker], [batch], update)
         result = algorithm.update(batch, LocalReducer(), 0.5)
         algorithm.observe(batch, LocalReducer())
         digest.update(algorithm.parameters.vector.numpy().tobytes() + repr(result.metrics).encode())
@@ -94,7 +104,7 @@ def test_every_key_has_an_effect_or_is_refused(name: str, key: str) -> None:
     default = needed.get(key, section.model_fields[key].default)
     value = other(key, default)
     assert value != default
-    continuous = key == "initial_log_std"
+    continuous = key in ("initial_log_std", "action_distribution")
     before = trace(name, json.dumps(needed), continuous)
     try:
         after = trace(name, json.dumps(needed | {key: value}), continuous)

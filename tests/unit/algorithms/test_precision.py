@@ -19,7 +19,7 @@ from hpcrl.algorithms.loss_scale import (
     SMALLEST_LOSS_SCALE,
     LossScale,
 )
-from hpcrl.config import ModelConfig
+from hpcrl.config import ModelConfig, SurrogateConfig
 from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
 from hpcrl.models.networks import ActorCritic
 from tests.unit.algorithms.support import (
@@ -152,7 +152,7 @@ def test_an_overflow_of_one_learner_is_left_out_by_all(name: str, sizes: tuple[i
     (first,) = {result[0].applied for result in train(learners, [shares])}
     assert first and learners[0].parameters.sha256() == before
     assert learners[0].optimizer.steps == 0
-    halvings = 6 if name.endswith("ppo") else 1
+    halvings = 6 if isinstance(CONFIGS[name], SurrogateConfig) else 1
     assert {learner.loss_scale.value for learner in learners} == {LARGEST_LOSS_SCALE / 2**halvings}
     train(learners, [shares] * 20)
     assert learners[0].optimizer.steps > 0

@@ -33,6 +33,11 @@ def raw_round(end_to_end, reference, policy, updates):
     }
 
 
+def test_torsos_that_the_reference_has_not_are_refused():
+    with pytest.raises(ConfigError, match=r"model\.torso=impala_resnet is none"):
+        bench_loop(run_config("Pong-v5", "impala_resnet"), 1, lambda config: {})
+
+
 def test_summary_takes_medians_and_their_ratios():
     result = summarize([raw_round(80, 10, 100, 300), raw_round(60, 5, 200, 50), raw_round(90, 20, 120, 400)])
     assert result["end_to_end"] == {"env_steps_per_s": 80, "env_steps_per_s_rounds": [80, 60, 90]}

@@ -44,8 +44,55 @@ def make_with_box_actions() -> gymnasium.Env:
     return SpacesEnv(spaces.Box(0, 1, (3,)), spaces.Box(-1, 1, (2,)))
 
 
-def make_tuple() -> gymnasium.Env:
-    return SpacesEnv(spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2))
+class MaskedEnv(gymnasium.Env):
+    """Two buttons of 3 and 2 positions; the mask allows all but what was pressed last, and nothing at an end.
+
+    It ends after `ends` steps. A button that is not allowed raises. With `in_info` the mask is in the info.
+    """
+
+    def __init__(self, ends: int = 4, stuck_at: int | None = None, in_info: bool = False) -> None:
+        self.action_space = spaces.MultiDiscrete([3, 2])
+        plain = spaces.Tuple([spaces.Box(-1, 1, (2,)), spaces.Discrete(3)])
+        mask = spaces.Box(0, 1, (5,), np.int8)
+        self.observation_space = plain if in_info else spaces.Dict({"action_mask": mask, "see": plain})
+        self._plain, self._ends, self._stuck_at, self._in_info = plain, ends, stuck_at, in_info
+        self._taken, self.mask = 0, np.ones(5, np.int8)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self._plain.seed(int(self.np_random.integers(1 << 30)))
+        self._taken, self.mask = 0, np.ones(5, np.int8)
+        return self._observe()
+
+    def step(self, action):
+        for index in (action[0], 3 + action[1]):
+            if not self.mask[index]:
+                raise ValueError(f"{action} is not allowed")
+        self._taken += 1
+        self.mask = np.ones(5, np.int8)
+        self.mask[[action[0], 3 + action[1]]] = 0
+        ended = self._taken == self._ends
+        if ended or self._taken == self._stuck_at:
+            self.mask[:] = 0
+        obs, info = self._observe()
+        return obs, float(action[0]), ended, False, info
+
+    def _observe(self):
+        see = self._plain.sample()
+        if self._in_info:
+            return see, {"action_mask": self.mask}
+        return {"see": see, "action_mask": self.mask}, {}
+
+
+def make_masked(**kwargs: Any) -> gymnasium.Env:
+    return MaskedEnv(**kwargs)
+
+
+def make_text() -> gymnasium.Env:
+    return SpacesEnv(spaces.Tuple([spaces.Text(2)]), spaces.Discrete(2))
+
+
+gymnasium.register("Text-v0", make_text)
 
 
 def make_vector(num_envs: int, seeds: list[int], tagged: bool = False) -> Any:

@@ -186,7 +186,6 @@ def test_close_while_an_env_step_is_under_way():
         ("CartPole-v1", {"num_envs": 1}, "use env.num_envs"),
         ("CartPole-v1", {"num_threads": 1}, "use env.num_threads"),
         ("Pong-v5", {"reward_clip": True}, "use algorithm.reward_clip"),
-        ("CheetahRun-v1", {}, "observation space Dict"),
     ],
 )
 def test_what_cannot_be_made_is_a_configuration_error(env_id, kwargs, words):

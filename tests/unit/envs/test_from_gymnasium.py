@@ -72,6 +72,11 @@ def test_choices_become_one_hot_rows_and_boxes_keep_their_numbers():
         (spaces.Box(-1, 1, (2, 1)), [[1, 2], [3, -4]], [[[1], [1]], [[1], [-1]]]),
         (spaces.Box(-np.inf, np.inf, (1,)), [[-3e8], [7.0]], [[-3e8], [7.0]]),
         (spaces.Box(-1, 1, (1,), np.float64), [[0.5], [-9]], [[0.5], [-1.0]]),
+        (spaces.MultiDiscrete([2, 3]), [[0, 2], [1, 0]], [[0, 2], [1, 0]]),
+        (spaces.MultiDiscrete([2, 3], start=[5, -1]), [[0, 2], [1, 0]], [[5, 1], [6, -1]]),
+        (spaces.MultiDiscrete([[2], [3]]), [[0, 2], [1, 0]], [[[0], [2]], [[1], [0]]]),
+        (spaces.MultiBinary(3), [[0, 1, 1], [1, 0, 0]], [[0, 1, 1], [1, 0, 0]]),
+        (spaces.MultiBinary([1, 2]), [[0, 1], [1, 0]], [[[0, 1]], [[1, 0]]]),
     ],
     ids=str,
 )
@@ -88,11 +93,9 @@ def test_actions_reach_the_environment_clipped_and_shifted(space, action, receiv
 @pytest.mark.parametrize(
     "space",
     [
-        spaces.Dict({"a": BOX}),
-        spaces.Tuple([BOX, TWO]),
-        spaces.MultiDiscrete([2, 3]),
-        spaces.MultiBinary(3),
         spaces.Text(4),
+        spaces.Sequence(TWO),
+        spaces.Graph(BOX, None),
         spaces.Box(0, 1, (0,)),
     ],
     ids=lambda space: type(space).__name__,
@@ -277,7 +280,7 @@ def test_observations_live_until_the_next_recv(vectorization):
         ("CartPole-v9", {}, "did you mean CartPole-v1"),
         ("CartPole-v1", {"nonsense": 1}, "nonsense"),
         ("no_such_module:CartPole-v1", {}, "no_such_module"),
-        ("Blackjack-v1", {}, "Tuple"),
+        ("envs_for_tests:Text-v0", {}, "Text"),
     ],
 )
 def test_what_cannot_be_made_is_a_configuration_error(env_id, kwargs, words):

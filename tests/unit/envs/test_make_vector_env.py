@@ -137,7 +137,7 @@ def test_custom_gymnasium_factory_with_processes():
         (EnvConfig(id="envs_for_tests:np", engine="custom"), "not callable"),
         (EnvConfig(id="envs_for_tests:make_nonsense", engine="custom"), "made a str"),
         (EnvConfig(id="envs_for_tests:make_nothing", engine="custom"), "made a str"),
-        (EnvConfig(id="envs_for_tests:make_tuple", engine="custom"), "space Tuple"),
+        (EnvConfig(id="envs_for_tests:make_text", engine="custom"), "space Text"),
         (EnvConfig(id="envs_for_tests:make_vector", engine="custom", kwargs={"x": 1}), "env.kwargs.*'x'"),
         (EnvConfig(id="envs_for_tests:make_nothing", engine="custom", kwargs={"x": 1}), "env.kwargs.*'x'"),
         (EnvConfig(id="countin", engine="toy"), "did you mean counting.*Known: bandit, chain"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -94,3 +97,143 @@ def test_not_a_number_gives_a_legal_action_and_shows_in_the_log_probability() ->
     action, log_prob = distributions.sample_categorical(logits, np.random.default_rng(0), greedy=False)
     assert action[0] in (0, 1)
     assert np.isnan(log_prob[0])
+
+
+def masked_case(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Every mask of 2 + 3 choices: logits, masks, and for each row the first allowed choice of each part (or 0)."""
+    masks = torch.tensor(list(itertools.product([False, True], repeat=5)))
+    generator = torch.Generator().manual_seed(0)
+    logits = (torch.randn(len(masks), 5, generator=generator) * 20).to(dtype).requires_grad_()
+    action = torch.stack([part.int().argmax(-1) for part in masks.split([2, 3], -1)], -1)
+    return logits, masks, action
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_masked_choices_have_no_probability_and_no_gradient(dtype: torch.dtype) -> None:
+    """P51: single choices, all, and none, in both parts."""
+    logits, masks, action = masked_case(dtype)
+    masked = distributions.mask_logits(logits, masks, (2, 3))
+    log_prob, entropy = distributions.multi_categorical(masked, (2, 3), action)
+    (log_prob + 3 * entropy).sum().backward()
+    assert logits.grad is not None
+    for values in (log_prob, entropy, logits.grad):
+        assert torch.isfinite(values).all()
+    split = (values.split([2, 3], -1) for values in (masked, logits.grad, masks))
+    for part, grad, mask in zip(*split, strict=True):
+        some = mask.any(-1, keepdim=True)
+        probabilities = torch.softmax(part, -1)
+        assert (probabilities[some & ~mask] == 0).all()
+        assert (grad[some & ~mask] == 0).all()
+        torch.testing.assert_close(probabilities.sum(-1), torch.ones_like(probabilities[:, 0]))
+        assert (grad[mask.sum(-1) == 1] == 0).all(), "nothing is to be learned where there is no choice"
+
+
+def test_masked_entropy_and_log_probability_are_those_of_the_allowed_choices() -> None:
+    logits, masks, action = masked_case(torch.float32)
+    masked = distributions.mask_logits(logits, masks, (2, 3))
+    log_prob, entropy = distributions.multi_categorical(masked, (2, 3), action)
+    for row, mask in enumerate(masks):
+        parts = list(zip(logits[row].detach().split([2, 3]), mask.split([2, 3]), strict=True))
+        if not all(allowed.any() for _, allowed in parts):
+            continue
+        expected = [Categorical(logits=values[allowed]) for values, allowed in parts]
+        torch.testing.assert_close(entropy[row], sum(one.entropy() for one in expected))
+        first = sum(one.log_prob(torch.tensor(0)) for one in expected)
+        torch.testing.assert_close(log_prob[row], first)
+
+
+def test_sampling_of_parts_heeds_masks_and_agrees_with_the_update() -> None:
+    logits, masks, _ = masked_case(torch.float32)
+    masked = distributions.mask_logits(logits, masks, (2, 3)).detach().repeat(50, 1)
+    for greedy in (False, True):
+        action, log_prob = distributions.sample_multi_categorical(
+            masked.numpy(), (2, 3), np.random.default_rng(0), greedy=greedy
+        )
+        assert action.dtype == np.int64 and action.shape == (len(masked), 2)
+        expected, _ = distributions.multi_categorical(masked, (2, 3), torch.from_numpy(action))
+        assert torch.isfinite(expected).all(), "a choice that is not allowed was taken"
+        np.testing.assert_allclose(log_prob, expected.numpy(), atol=1e-5)
+        assert log_prob.dtype == np.float32
+
+
+def test_parts_are_summed() -> None:
+    """P62."""
+    generator = torch.Generator().manual_seed(2)
+    logits = torch.randn(7, 9, generator=generator)
+    action = torch.stack([torch.randint(0, n, (7,), generator=generator) for n in (2, 4, 3)], -1)
+    log_prob, entropy = distributions.multi_categorical(logits, (2, 4, 3), action)
+    parts = [Categorical(logits=part) for part in logits.split([2, 4, 3], -1)]
+    torch.testing.assert_close(log_prob, sum(p.log_prob(a) for p, a in zip(parts, action.T, strict=True)))
+    torch.testing.assert_close(entropy, sum(p.entropy() for p in parts))
+    one, one_entropy = distributions.multi_categorical(logits[:, :4], (4,), action[:, 1:2])
+    assert torch.equal(one, distributions.categorical(logits[:, :4], action[:, 1])[0])
+    assert torch.equal(one_entropy, distributions.categorical(logits[:, :4], action[:, 1])[1])
+
+
+def log_tanh_slope(u: np.ndarray) -> np.ndarray:
+    return 2 * (math.log(2) - u - np.logaddexp(0, -2 * u))
+
+
+@pytest.mark.parametrize("mean", [-20.0, -3.0, 0.0, 0.7, 20.0])
+@pytest.mark.parametrize("log_std", [-3.0, 0.0, 0.7])
+@pytest.mark.parametrize("half_width", [1.0, 0.25, 40.0])
+def test_the_density_of_squashed_actions(mean: float, log_std: float, half_width: float) -> None:
+    """P61: it integrates to 1 over the actions, and the entropy is minus the mean of its logarithm."""
+    points = torch.linspace(mean - 12, mean + 12, 60_001, dtype=torch.float64)
+    points = mean + (points - mean) * math.exp(log_std)
+    arguments = [torch.tensor([value], dtype=torch.float64) for value in (log_std, half_width)]
+    log_prob, entropy = distributions.tanh_gaussian(
+        torch.full((len(points), 1), mean, dtype=torch.float64), *arguments, points[:, None]
+    )
+    # d action = half_width * (1 - tanh^2) du, in logarithms: the slope underflows where the tanh is saturated
+    slope = torch.from_numpy(log_tanh_slope(points.numpy())) + math.log(half_width)
+    weight = (log_prob + slope).exp()
+    assert torch.trapezoid(weight, points).item() == pytest.approx(1, abs=1e-6)
+    exact = -torch.trapezoid(weight * log_prob, points).item()
+    assert entropy[0].item() == pytest.approx(exact, abs=2e-5 if log_std <= 0 else 4e-3)
+
+
+def test_the_entropy_falls_where_the_squashing_saturates_and_its_gradient_says_so() -> None:
+    """Against differences of the integral: the bonus pulls the mean to the middle and widens a narrow policy."""
+    mean = torch.tensor([[1.5, -1.5]], dtype=torch.float64, requires_grad=True)
+    log_std = torch.tensor([-1.0, -1.0], dtype=torch.float64, requires_grad=True)
+    ones = torch.ones(2, dtype=torch.float64)
+    distributions.tanh_gaussian(mean, log_std, ones, torch.zeros(1, 2, dtype=torch.float64))[
+        1
+    ].sum().backward()
+    assert mean.grad is not None and log_std.grad is not None
+    z = np.linspace(-12, 12, 40_001)
+    density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+    def exact(m: float, s: float) -> float:
+        return math.log(s) + np.trapezoid(density * log_tanh_slope(m + s * z), z)
+
+    s, step = math.exp(-1), 1e-4
+    by_mean = (exact(1.5 + step, s) - exact(1.5 - step, s)) / (2 * step)
+    by_log_std = (exact(1.5, s * math.exp(step)) - exact(1.5, s * math.exp(-step))) / (2 * step)
+    assert mean.grad[0].tolist() == pytest.approx([by_mean, -by_mean], abs=1e-4)
+    assert by_mean < 0 < by_log_std
+    assert log_std.grad.tolist() == pytest.approx([by_log_std] * 2, abs=1e-4)
+
+
+@pytest.mark.parametrize("pre_tanh", [-30.0, 0.0, 8.0, 30.0])
+def test_saturated_actions_have_finite_gradients_in_float32(pre_tanh: float) -> None:
+    mean, log_std = torch.zeros(1, 1, requires_grad=True), torch.zeros(1, requires_grad=True)
+    log_prob, entropy = distributions.tanh_gaussian(mean, log_std, torch.ones(1), torch.tensor([[pre_tanh]]))
+    (log_prob + entropy).sum().backward()
+    assert mean.grad is not None and log_std.grad is not None
+    assert torch.isfinite(torch.cat((mean.grad.ravel(), log_std.grad, log_prob.detach()))).all()
+    assert mean.grad.item() == pytest.approx(pre_tanh, abs=1e-4)
+
+
+def test_squashed_sampling_agrees_with_the_update() -> None:
+    rng = np.random.default_rng(5)
+    mean = rng.normal(scale=5, size=(200, 3)).astype(np.float32)
+    log_std, half_width = np.array([0.5, -1, -8], np.float32), np.array([0.5, 2, 10], np.float32)
+    for greedy in (False, True):
+        pre_tanh, log_prob = distributions.sample_tanh_gaussian(mean, log_std, half_width, rng, greedy=greedy)
+        assert pre_tanh.dtype == log_prob.dtype == np.float32
+        assert np.array_equal(pre_tanh, mean) == greedy
+        tensors = (torch.from_numpy(x) for x in (mean, log_std, half_width, pre_tanh))
+        expected, _ = distributions.tanh_gaussian(*tensors)
+        np.testing.assert_allclose(log_prob, expected.numpy(), rtol=1e-5, atol=1e-4)

@@ -59,20 +59,37 @@ def test_a_sample_does_not_depend_on_the_others() -> None:
         assert torch.equal(whole[i : i + 1], alone)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("log_ratio", EXTREMES)
 @pytest.mark.parametrize("advantage", [2.0, -2.0])
 @pytest.mark.parametrize("dual_clip", [None, 3.0])
-def test_extreme_ratios_stay_finite(log_ratio: float, advantage: float, dual_clip: float | None) -> None:
-    value = torch.tensor([log_ratio]).requires_grad_()
-    loss = losses.clipped_surrogate_loss(value, torch.tensor([advantage]), 0.2, dual_clip)
+def test_extreme_ratios_stay_finite(
+    log_ratio: float, advantage: float, dual_clip: float | None, dtype: torch.dtype
+) -> None:
+    value = torch.tensor([log_ratio], dtype=dtype).requires_grad_()
+    loss = losses.clipped_surrogate_loss(value, torch.tensor([advantage], dtype=dtype), 0.2, dual_clip)
     loss.sum().backward()
     assert torch.isfinite(loss).all()
     assert value.grad is not None
     assert torch.isfinite(value.grad).all()
     assert torch.isfinite(value.grad.square()).all(), "the gradient's norm must be finite too"
-    assert torch.isfinite(losses.approx_kl(torch.tensor([log_ratio]))).all()
+    assert torch.isfinite(losses.approx_kl(value.detach())).all()
+    assert torch.isfinite(losses.capped_weight(value, None).square()).all()
+    assert losses.outside_trust_interval(value.detach(), 0.2).all()
     if dual_clip is not None:
         assert abs(loss.item()) <= dual_clip * abs(advantage)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("log_ratio", [*EXTREMES, math.nan])
+def test_what_is_masked_before_the_loss_has_no_gradient(log_ratio: float, dtype: torch.dtype) -> None:
+    value = torch.tensor([log_ratio, 0.1], dtype=dtype).requires_grad_()
+    masked = value.masked_fill(torch.tensor([True, False]), 0.0)
+    loss = losses.clipped_surrogate_loss(masked, torch.ones(2, dtype=dtype), 0.2, 3.0)
+    torch.dot(torch.tensor([0.0, 1.0], dtype=dtype), loss).backward()
+    assert value.grad is not None
+    assert value.grad[0] == 0
+    assert value.grad[1] != 0
 
 
 def test_nan_is_not_hidden() -> None:

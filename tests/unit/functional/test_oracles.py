@@ -22,8 +22,9 @@ CASE_COUNTS = {
     "vtrace": 13,
     "dualclip": 8,
     "actor_critic": 6,
-    "offpolicy_ppo": 5,
+    "offpolicy_ppo": 7,
     "metrics": 1,
+    "tanh_gaussian": 3,
     "running_moments": 6,
 }
 WRONG_DUAL_CLIPS = {
@@ -110,6 +111,34 @@ def check_oracle_decoupled(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
 
 
+def check_oracle_impact(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    worker, target, advantage = (double(inputs[name]) for name in ("logp_worker", "logp_target", "adv"))
+    new = double(inputs["logp_new"])
+    log_ratio = new - losses.clipped_target_log_prob(target, worker, inputs["rho"])
+    loss = losses.clipped_surrogate_loss(log_ratio, advantage, inputs["eps"])
+    close("offpolicy_ppo", log_ratio.exp(), expected["ratio"])
+    close("offpolicy_ppo", -loss, expected["objective"])
+    close("offpolicy_ppo", loss.mean().item(), expected["loss"])
+
+
+def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    mean, log_std, pre_tanh = (double(inputs[name]) for name in ("mean", "log_std", "pre_tanh"))
+    for row, log_prob in enumerate(expected["logp"]):  # the file gives each row a deviation of its own
+        one = slice(row, row + 1)
+        half_width = torch.ones_like(log_std[row])
+        got, _ = distributions.tanh_gaussian(mean[one], log_std[row], half_width, pre_tanh[one])
+        close("tanh_gaussian", got, [log_prob])
+        single, _ = distributions.tanh_gaussian(
+            *(values.float() for values in (mean[one], log_std[row], half_width, pre_tanh[one]))
+        )
+        if (pre_tanh[row].abs() >= 8).any():
+            np.testing.assert_allclose(single, [log_prob], rtol=1e-4)
+            for wrong in case.get("biased_forms", {}).values():
+                assert abs(got.item() - wrong[row]) > 0.5
+
+
 def value_clip(inputs: dict[str, Any]) -> dict[str, float]:
     new, old, target = (double(inputs[name]) for name in ("v_new", "v_old", "returns"))
     return {
@@ -192,6 +221,11 @@ def test_oracle_dualclip(case: dict[str, Any]) -> None:
     check_oracle_dualclip(case)
 
 
+@pytest.mark.parametrize("case", cases("tanh_gaussian"))
+def test_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
+    check_oracle_tanh_gaussian(case)
+
+
 @pytest.mark.parametrize("case", cases("actor_critic"))
 def test_oracle_actor_critic(case: dict[str, Any]) -> None:
     computed = KINDS[case["kind"]](case["inputs"])
@@ -200,8 +234,8 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
-def test_oracle_decoupled(case: dict[str, Any]) -> None:
-    check_oracle_decoupled(case)
+def test_oracle_off_policy_ppo(case: dict[str, Any]) -> None:
+    {"decoupled": check_oracle_decoupled, "impact": check_oracle_impact}[case["kind"]](case)
 
 
 @pytest.mark.parametrize("case", cases("metrics"))

@@ -11,6 +11,7 @@ from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
 from hpcrl.functional.statistics import RunningMoments
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
+from hpcrl.models.torsos import Residual
 
 DISCRETE = ActionSpec(kind="discrete", size=3)
 CONTINUOUS = ActionSpec(kind="continuous", size=2, low=(-1, -1), high=(1, 1))
@@ -97,6 +98,57 @@ def test_nature_cnn(size: tuple[int, int], features: int) -> None:
     torch.testing.assert_close(network.torso[0](obs).max(), obs.max() / 255)
 
 
+@pytest.mark.parametrize(("size", "features"), [((84, 84), 32 * 11 * 11), ((1, 1), 32), ((9, 5), 32 * 2)])
+def test_impala_resnet(size: tuple[int, int], features: int) -> None:
+    model = ModelConfig(torso="impala_resnet", hidden_sizes=(16,), activation="relu")
+    network = ActorCritic(make_env((4, *size), "uint8"), model, 0)
+    assert network.torso[-2].weight.shape == (16, features)
+    convolutions = [layer for layer in network.torso.modules() if isinstance(layer, torch.nn.Conv2d)]
+    assert [layer.out_channels for layer in convolutions] == [16] * 5 + [32] * 10
+    obs = torch.randint(0, 256, (2, 4, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    policy, value = network(obs)
+    assert torch.equal(network.policy(obs), policy)
+    assert torch.equal(network.value(obs), value)
+    value.sum().backward()
+    assert all(layer.weight.grad is not None for layer in convolutions)
+
+
+def test_residual_blocks_add_to_their_input_and_keep_its_scale() -> None:
+    generator = torch.Generator().manual_seed(0)
+    features = torch.randn(8, 16, 12, 12, generator=generator)
+    before, block = features.clone(), Residual(16, generator)
+    out = block(features)
+    assert torch.equal(features, before), "the input is still needed for the sum"
+    inner = block.second(torch.relu(block.first(torch.relu(features))))
+    torch.testing.assert_close(out, features + inner)
+    for _ in range(6):
+        features = Residual(16, generator)(features)
+    assert 0.8 < features.std() < 2.5
+
+
+MASKED_IMAGE = EnvSpec(
+    id="Masked-v0",
+    observation=ArraySpec(shape=(3 * 40 * 40 + 3,), dtype="uint8"),
+    action=DISCRETE,
+    masked=ArraySpec(shape=(3, 40, 40), dtype="uint8"),
+)
+
+
+@pytest.mark.parametrize("torso", ["nature_cnn", "impala_resnet"])
+def test_the_mask_is_split_off_before_the_torso_and_forbids_choices(torso: str) -> None:
+    model = ModelConfig(torso=torso, hidden_sizes=(8,), shared_torso=False)
+    network = ActorCritic(MASKED_IMAGE, model, 0)
+    image = torch.randint(0, 256, (2, 3, 40, 40), dtype=torch.uint8)
+    mask = torch.tensor([[1, 0, 1], [0, 1, 0]], dtype=torch.uint8)
+    obs = torch.cat((image.flatten(1), mask), 1)
+    plain = ActorCritic(make_env((3, 40, 40), "uint8"), model, 0)
+    outputs, value = network(obs)
+    expected, expected_value = plain(image)
+    assert torch.equal(value, expected_value) and torch.equal(network.value(obs), value)
+    assert torch.equal(outputs, torch.where(mask.bool(), expected, -torch.inf))
+    assert torch.equal(network.policy(obs), outputs)
+
+
 @pytest.mark.parametrize(
     ("torso", "shape", "dtype"),
     [
@@ -105,6 +157,9 @@ def test_nature_cnn(size: tuple[int, int], features: int) -> None:
         ("nature_cnn", (3, 35, 84), "uint8"),
         ("nature_cnn", (84, 84, 3), "uint8"),
         ("nature_cnn", (0, 84, 84), "uint8"),
+        ("impala_resnet", (4,), "uint8"),
+        ("impala_resnet", (3, 84, 84), "float32"),
+        ("impala_resnet", (0, 84, 84), "uint8"),
         ("mlp", (3, 84, 84), "uint8"),
         ("mlp", (0,), "float32"),
         ("mlp", (3,), "complex64"),
