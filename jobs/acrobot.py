@@ -1,10 +1,17 @@
-"""Acrobot-v1."""
+"""Acrobot-v1: swing the free end up, -1 for each env_step until then; seconds.
+
+The scores are greedy means of 20 episodes, reached in one process on one core of a 2-core virtual machine (Xeon with
+AVX-512, busy with other work), the times CPU time of acting and learning.
+"""
 
 from hpcrl.config import BudgetConfig, EnvConfig, ImpalaConfig, LagConfig, ModelConfig, PPOConfig, RunConfig
 
 
 def ppo() -> RunConfig:
-    """Every rank acts and learns, in step."""
+    """Every rank acts and learns, in step.
+
+    Reached: -85, -82 and -81 (seeds 0, 1, 2) after 100,000 env_steps, 5 to 7 s.
+    """
     return RunConfig(
         name="acrobot-ppo",
         scheme="synchronous",
@@ -24,7 +31,10 @@ def ppo() -> RunConfig:
 
 
 def impala() -> RunConfig:
-    """One actor, one queue, one learner; the actor works one update ahead."""
+    """One actor, one queue, one learner; the actor works one update ahead.
+
+    Reached, with every batch one update late: -83, -84 and -86 (seeds 0, 1, 2) after 400,000 env_steps, 4 to 6 s.
+    """
     return RunConfig(
         name="acrobot-impala",
         scheme="pipeline",

@@ -21,7 +21,9 @@ __all__ = [
 
 BUILTIN = {
     "a2c": "hpcrl.algorithms.a2c:A2C",
+    "a3c": "hpcrl.algorithms.a3c:A3C",
     "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
+    "impact": "hpcrl.algorithms.impact:Impact",
     "impala": "hpcrl.algorithms.impala:Impala",
     "ppo": "hpcrl.algorithms.ppo:PPO",
 }

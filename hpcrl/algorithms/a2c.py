@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.actor_critic import Metrics, OneStepAlgorithm, rows
-from hpcrl.config import A2CConfig, AlgorithmConfig
+from hpcrl.config import A2CConfig, AlgorithmConfig, PlainGradientConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 
 
@@ -20,7 +20,7 @@ class A2C(OneStepAlgorithm):
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = A2CConfig
-    config: A2CConfig
+    config: PlainGradientConfig
     metric_names = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean")
 
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Tensor:

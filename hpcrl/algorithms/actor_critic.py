@@ -218,17 +218,34 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
         open_gradient(self.parameters, reducer)
+        loss_sum = self.accumulate(batch.fields, reducer, metrics)
+        samples = int(batch.fields["valid"].sum())
+        return self.step(batch, reducer, progress, metrics, samples, loss_sum)
+
+    def accumulate(self, fields: Mapping[str, Tensor], reducer: Reducer, metrics: Metrics) -> float:
+        """Add the gradient of the loss over all valid env_steps [T, C] to the one that is open; the sum of the loss."""
         loss_sum = 0.0
-        unroll_length, num_columns = batch.fields["reward"].shape
+        unroll_length, num_columns = fields["reward"].shape
         # Columns do not touch each other, so large ones may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
-            loss = self.loss(columns(batch, start, start + stride), metrics)
+            loss = self.loss(columns(fields, start, start + stride), metrics)
             completes = start + stride >= num_columns
             with last_backward(self.parameters, reducer) if completes else nullcontext():
                 loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
-        samples = int(batch.fields["valid"].sum())
+        return loss_sum
+
+    def step(
+        self,
+        batch: Batch,
+        reducer: Reducer,
+        progress: float,
+        metrics: Metrics,
+        samples: int,
+        loss_sum: float,
+    ) -> UpdateResult:
+        """Step along the open gradient, the sum over this learner's `samples`. Collective over the learners."""
         gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
         learning_rate = self.learning_rate(progress)
         applied = gradient.finite or not batch.check_finite
@@ -292,6 +309,6 @@ def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
     return (steps.unsqueeze(1) * num_columns + columns).flatten()
 
 
-def columns(batch: Batch, start: int, stop: int) -> dict[str, Tensor]:
-    """Fields of the columns [start, stop) of a batch, as views."""
-    return {name: values[:, start:stop] for name, values in batch.fields.items()}
+def columns(fields: Mapping[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
+    """The columns [start, stop) of a batch's fields, as views."""
+    return {name: values[:, start:stop] for name, values in fields.items()}

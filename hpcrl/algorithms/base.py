@@ -188,6 +188,15 @@ class Algorithm(ABC):
         Collective over the learners, through `reducer`. `progress` in [0, 1] is the share of the budget used.
         """
 
+    @property
+    def gradient_fields(self) -> tuple[Field, ...]:
+        """What `gradient` returns, where actors send that (`AlgorithmConfig.sends_gradients`)."""
+        raise NotImplementedError(f"{type(self).__name__} computes no gradients on actors")
+
+    def gradient(self, fields: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
+        """The gradient of one trajectory [T, B], as the arrays [*shape] that `update` gets [1, C, *shape] of. Local."""
+        raise NotImplementedError(f"{type(self).__name__} computes no gradients on actors")
+
     def observe(self, batch: Batch, reducer: Reducer) -> None:  # noqa: B027
         """Count the batch into running moments, if there are any: what the next updates normalize by.
 

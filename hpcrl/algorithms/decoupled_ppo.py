@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.ppo import PPO
+from hpcrl.algorithms.ppo import PPO, Center
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
 from hpcrl.models.recurrent import Memory
@@ -22,13 +22,8 @@ class DecoupledPPO(PPO):
     Config: ClassVar[type[AlgorithmConfig]] = DecoupledPPOConfig
     config: DecoupledPPOConfig
 
-    def center(
-        self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None
-    ) -> tuple[Tensor, Tensor]:
-        """As PPO.center: the policy as it is now, and its capped importance weights."""
-        proximal_log_prob = torch.empty_like(behavior_log_prob)
-        with torch.no_grad():
-            for part, memory_of_part in self.parts(len(obs), memory):
-                proximal_log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
+        """As PPO.center: around the policy as it is now, with its capped importance weights."""
+        proximal_log_prob = self.log_probs(obs, action, memory)
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
-        return proximal_log_prob, weight
+        return Center(proximal_log_prob, weight, torch.zeros_like(weight))

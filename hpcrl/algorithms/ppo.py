@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -22,12 +22,24 @@ from hpcrl.functional.losses import (
     outside_trust_interval,
     value_loss,
 )
+from hpcrl.functional.returns import Gae
 from hpcrl.functional.statistics import global_moments
 from hpcrl.models.recurrent import Memory
 
 METRICS = ("policy_loss", "value_loss", "entropy", "approx_kl", "log_rho_mean", "clip_fraction")
 KL_MARGIN = 1.5
 """Epochs end when the KL estimate passes this many times target_kl."""
+
+
+class Center(NamedTuple):
+    """Where the trust interval lies, for [N] env_steps."""
+
+    log_prob: Tensor
+    """of the policy that it lies around"""
+    weight: Tensor
+    """of the policy loss"""
+    log_rho: Tensor
+    """log-probability under the policy that advantages are estimated for, minus that when it acted"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +54,7 @@ class Samples:
     weight: Tensor
     """of the policy loss"""
     value: Tensor
-    """of the parameters before the update's first gradient step"""
+    """that advantages were computed from: of the parameters before the update's first gradient step"""
     advantage: Tensor
     target: Tensor
     valid: Tensor
@@ -96,20 +108,20 @@ class PPO(ActorCriticAlgorithm):
         fields = batch.fields
         memory = self.memory(fields)
         values = self._values(fields["obs"], memory)
-        advantages, targets = self.advantages(fields, values, self.config.gae_lambda)
+        obs = rows(fields["obs"][:-1])
+        names = ("action", "behavior_log_prob", "valid")
+        action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
+        center = self.center(obs, action, behavior_log_prob, memory)
+        advantages, targets = self.estimate(fields, values, center.log_rho.view(fields["valid"].shape))
         if self.config.normalize_advantages:
             moments = global_moments(advantages, fields["valid"], reducer.sum_)
             advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)
-        names = ("action", "behavior_log_prob", "valid")
-        action, behavior_log_prob, valid = (rows(fields[name]) for name in names)
-        obs = rows(fields["obs"][:-1])
-        proximal_log_prob, weight = self.center(obs, action, behavior_log_prob, memory)
         return Samples(
             obs=obs,
             action=action,
             behavior_log_prob=behavior_log_prob,
-            proximal_log_prob=proximal_log_prob,
-            weight=weight.masked_fill(~valid, 0.0),
+            proximal_log_prob=center.log_prob,
+            weight=center.weight.masked_fill(~valid, 0.0),
             value=rows(values[:-1]),
             advantage=rows(advantages),
             target=rows(targets),
@@ -117,14 +129,26 @@ class PPO(ActorCriticAlgorithm):
             memory=memory,
         )
 
-    def center(
-        self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None
-    ) -> tuple[Tensor, Tensor]:
-        """Log-probabilities [N] of the policy that the trust interval lies around, and weights [N] of the policy loss.
+    def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
+        """Where the trust interval lies. Called once per update, before its first gradient step.
 
-        Called once per update, before its first gradient step. Here: the policy that acted, and 1.
+        Here: around the policy that acted, which advantages are estimated for too, with weight 1.
         """
-        return behavior_log_prob, torch.ones_like(behavior_log_prob)
+        return Center(
+            behavior_log_prob, torch.ones_like(behavior_log_prob), torch.zeros_like(behavior_log_prob)
+        )
+
+    def estimate(self, fields: Mapping[str, Tensor], values: Tensor, log_rho: Tensor) -> Gae:
+        """Advantages and value targets [T, C] under values [T+1, C]; log_rho [T, C] of `center`. Here: by GAE."""
+        return self.advantages(fields, values, self.config.gae_lambda)
+
+    def log_probs(self, obs: Tensor, action: Tensor, memory: Memory | None) -> Tensor:
+        """Log-probabilities [N] of the policy as it is, without a gradient, a part at a time."""
+        log_prob = torch.empty(len(obs), device=obs.device)
+        with torch.no_grad():
+            for part, memory_of_part in self.parts(len(obs), memory):
+                log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
+        return log_prob
 
     def _values(self, obs: Tensor, memory: Memory | None) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""

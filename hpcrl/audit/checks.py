@@ -22,6 +22,8 @@ class Evidence:
     """The rows of a run and of each update: a place is the index of an update's row in `updates`."""
 
     heads: list[AttemptHead]
+    first: int
+    """number of the first update there is to be"""
     updates: Rows
     lag: Rows
     raw: Rows
@@ -78,8 +80,7 @@ def _numbers(seen: Evidence) -> Iterator[str]:
     """Updates count on over the attempts, and versions with them."""
     updates = seen.updates
     numbers = updates["update"]
-    first = 1 if seen.heads[0].attempt == 1 else seen.heads[0].first_update + 1
-    expected = np.arange(first, first + len(numbers))
+    expected = np.arange(seen.first, seen.first + len(numbers))
     yield from first_row(
         numbers != expected,
         lambda at: (
@@ -128,7 +129,11 @@ def _versions(seen: Evidence) -> Iterator[str]:
 def _env_steps(seen: Evidence) -> Iterator[str]:
     """Every table has as many env_steps for each update, and the cumulative number adds up."""
     numbers = seen.updates["update"]
-    counted = seen.env_steps()
+    counted, again = seen.env_steps(), seen.updates["batch_use"] > 1
+    yield from first_row(
+        again & (counted != 0),
+        lambda at: f"update {numbers[at]}: {counted[at]} env_steps in `updates`, which were counted before",
+    )
     for name, sums in (
         ("trajectories", seen.per_update(seen.raw_place, seen.raw["env_steps"])),
         ("lag", seen.per_update(seen.lag_place, seen.lag["env_steps"])),
@@ -137,7 +142,7 @@ def _env_steps(seen: Evidence) -> Iterator[str]:
         def say(at: int, name: str = name, sums: Counts = sums) -> str:
             return f"update {numbers[at]}: {sums[at]} env_steps in `{name}`, {counted[at]} in `updates`"
 
-        yield from first_row(sums != counted, say)
+        yield from first_row((sums != counted) & ~again, say)
 
 
 def _checksums(seen: Evidence) -> Iterator[str]:
@@ -155,12 +160,28 @@ def _checksums(seen: Evidence) -> Iterator[str]:
 
 
 def _once(seen: Evidence) -> Iterator[str]:
-    """No trajectory was trained on in two updates."""
+    """No trajectory was trained on more often than `batch_use` says: once, where batches are not used again."""
     names = ["collected_in", "actor", "grant"]
-    pairs = np.unique(seen.raw[[*names, "update"]])
-    again = np.append(False, pairs[names][1:] == pairs[names][:-1])[: len(pairs)]
+    pairs, rows = np.unique(seen.raw[[*names, "update"]], return_index=True)
+    first = np.append(True, pairs[names][1:] != pairs[names][:-1])[: len(pairs)]
+    numbers = np.arange(len(pairs))
+    use = numbers - np.maximum.accumulate(np.where(first, numbers, 0)) + 1
+    said = seen.updates["batch_use"][seen.raw_place[rows]]
+    most = seen.of_attempt(lambda head: int(head.config.get("algorithm", {}).get("batch_uses", 1)))
     yield from first_row(
-        again, lambda at: f"{_name(pairs[at])}: trained before, in update {pairs['update'][at - 1]}"
+        seen.updates["batch_use"] > most,
+        lambda at: (
+            f"update {seen.updates['update'][at]}: batch_use is {seen.updates['batch_use'][at]}, the config "
+            f"allows {most[at]}"
+        ),
+    )
+    yield from first_row(
+        use != said,
+        lambda at: (
+            f"{_name(pairs[at])}: trained before, in update {pairs['update'][at - 1]}"
+            if use[at] > 1
+            else f"{_name(pairs[at])}: batch_use is {said[at]}, but it was not trained before"
+        ),
     )
 
 

@@ -133,7 +133,8 @@ def _collect(path: Path, heads: list[AttemptHead]) -> tuple[Evidence, list[str],
 
     lag_place, lag_known = places(lag)
     raw_place, raw_known = places(raw)
-    evidence = Evidence(heads, updates, lag[lag_known], raw[raw_known], lag_place, raw_place)
+    first = heads[0].first_update + 1 if _is_alone(path) else 1
+    evidence = Evidence(heads, first, updates, lag[lag_known], raw[raw_known], lag_place, raw_place)
     return evidence, notes, raw[~raw_known]
 
 
@@ -147,11 +148,15 @@ def _last_complete(updates: Rows, raw: Rows) -> int:
     return 0 if len(raw) else len(updates)
 
 
+def _is_alone(path: Path) -> bool:
+    """Whether this is the file of one attempt, whatever others there are."""
+    return path.is_file() and path.name != "run.h5"
+
+
 def _config(path: Path, heads: list[AttemptHead], notes: list[str]) -> Iterator[str]:
     """The last attempt's config is the run's; each has one."""
     folder = path.parent if path.name == "run.h5" else path
-    alone = path.is_file() and path.name != "run.h5"
-    if alone:
+    if _is_alone(path):
         folder = path.parent.parent
         if attempt_files(folder)[-1:] != [path]:
             notes.append("config.json was not compared: this file is not the last attempt of a run directory")

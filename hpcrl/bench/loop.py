@@ -50,8 +50,13 @@ def bench_loop(
         `config`; `machine`.
 
     Raises:
-        ConfigError: no rounds, or an environment that EnvPool does not have.
+        ConfigError: no rounds, an environment that EnvPool does not have, or actors that send gradients.
     """
+    if config.algorithm.sends_gradients:
+        raise ConfigError(
+            f"bench loop measures updates from trajectories; with algorithm.name={config.algorithm.name} actors send "
+            "gradients: use algorithm.name=a2c, which computes the same"
+        )
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} measures nothing; use 1 or more, 3 or more for a median")
     if config.env.id not in registered_ids():

@@ -2,10 +2,13 @@
 
 from hpcrl.config.algorithms import (
     A2CConfig,
+    A3CConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
+    ImpactConfig,
     ImpalaConfig,
     ModelConfig,
+    PlainGradientConfig,
     PPOConfig,
     SurrogateConfig,
 )
@@ -31,6 +34,7 @@ from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 
 __all__ = [
     "A2CConfig",
+    "A3CConfig",
     "AlgorithmConfig",
     "BudgetConfig",
     "CheckpointConfig",
@@ -43,11 +47,13 @@ __all__ = [
     "EvaluationConfig",
     "ExitCode",
     "FaultsConfig",
+    "ImpactConfig",
     "ImpalaConfig",
     "LagConfig",
     "LogConfig",
     "ModelConfig",
     "PPOConfig",
+    "PlainGradientConfig",
     "Protection",
     "RanksConfig",
     "ReductionConfig",

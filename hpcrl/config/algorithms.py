@@ -73,7 +73,8 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (a2c, decoupled_ppo, impala, ppo) or package.module:Class of an hpcrl.algorithms.Algorithm."""
+    """A built-in name (a2c, a3c, decoupled_ppo, impact, impala, ppo), or package.module:Class of an
+    hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
     batch_trajectories: int | None = Field(None, ge=1)
@@ -119,6 +120,16 @@ class AlgorithmConfig(Config):
                 )
         return self
 
+    @property
+    def buffer(self) -> tuple[int, int]:
+        """Batches that are kept in turn, and updates that each is trained on for."""
+        return 1, 1
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Actors compute gradients of their trajectories and send those; False: they send the trajectories."""
+        return False
+
 
 class ImpalaConfig(AlgorithmConfig):
     """IMPALA: off-policy actor-critic corrected by V-trace (Espeholt et al. 2018)."""
@@ -134,12 +145,32 @@ class ImpalaConfig(AlgorithmConfig):
     """Mixing of the trace: less is lower variance and more bias."""
 
 
-class A2CConfig(AlgorithmConfig):
+class PlainGradientConfig(AlgorithmConfig):
+    """What A2C and A3C have: plain policy gradients, with GAE (Schulman et al. 2016)."""
+
+    gae_lambda: float = Field(1.0, ge=0, le=1)
+    """Mixing parameter of generalized advantage estimation; 1 is the n-step return of Mnih et al. 2016."""
+
+
+class A2CConfig(PlainGradientConfig):
     """A2C: one plain policy gradient per batch (Mnih et al. 2016, in step)."""
 
     name: Literal["a2c"] = "a2c"
-    gae_lambda: float = Field(1.0, ge=0, le=1)
-    """Mixing parameter of generalized advantage estimation; 1 is the paper's n-step return."""
+
+
+class A3CConfig(PlainGradientConfig):
+    """A3C (Mnih et al. 2016): actors send gradients, each of which one learner applies as soon as it comes.
+
+    Each is an update of its own. lag.max_lag bounds how many others may come between: with less than ranks.actors - 1
+    some actors always wait.
+    """
+
+    name: Literal["a3c"] = "a3c"
+
+    @property
+    def sends_gradients(self) -> bool:
+        """As AlgorithmConfig.sends_gradients."""
+        return True
 
 
 class SurrogateConfig(AlgorithmConfig):
@@ -190,9 +221,42 @@ class DecoupledPPOConfig(SurrogateConfig):
     none."""
 
 
+class ImpactConfig(SurrogateConfig):
+    """IMPACT (Luo et al. 2020), also known as APPO: PPO around a target network, on batches that are used again.
+
+    For data that are several updates old (lag.max_lag).
+    """
+
+    name: Literal["impact"] = "impact"
+    gae_lambda: float = Field(0.95, ge=0, le=1)
+    """Mixing parameter of the advantages; their trace is cut as V-trace does."""
+    epochs: int = Field(1, ge=1)
+    """Passes over a batch in each of its updates."""
+    buffer_batches: int = Field(1, ge=1)
+    """N: batches in the circular buffer, each of which is trained on in turn."""
+    batch_uses: int = Field(2, ge=1)
+    """K: updates that each batch is trained on for. The last one is (K - 1) * N updates later than the first: so much
+    of lag.max_lag the reuse needs. budget.env_steps counts each env_step once."""
+    target_update_updates: int = Field(2, ge=1)
+    """The target network becomes the learned one every so many updates. N * K is usual."""
+    target_ratio_cap: float = Field(2.0, ge=1)
+    """rho: cap of the probability of an action when it acted over that under the target network."""
+    rho_bar: float = Field(1.0, gt=0)
+    """Cap of the target network's importance weight in the temporal difference, as in IMPALA."""
+    c_bar: float = Field(1.0, gt=0)
+    """Cap of the trace coefficient, as in IMPALA."""
+
+    @property
+    def buffer(self) -> tuple[int, int]:
+        """As AlgorithmConfig.buffer."""
+        return self.buffer_batches, self.batch_uses
+
+
 BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
     "a2c": A2CConfig,
+    "a3c": A3CConfig,
     "decoupled_ppo": DecoupledPPOConfig,
+    "impact": ImpactConfig,
     "impala": ImpalaConfig,
     "ppo": PPOConfig,
 }

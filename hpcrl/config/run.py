@@ -37,7 +37,7 @@ class RunConfig(Config):
     """Root of every random stream of the run."""
     deterministic: bool = False
     """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
-    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1."""
+    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds)."""
     env: EnvConfig
     model: ModelConfig = ModelConfig()
     algorithm: SerializeAsAny[AlgorithmConfig]
@@ -73,8 +73,18 @@ class RunConfig(Config):
 
     @property
     def batch_trajectories(self) -> int:
-        """K: trajectories per update over all learners."""
-        return self.algorithm.batch_trajectories or self.num_acting_ranks
+        """K: trajectories per update over all learners; where actors send gradients, one of those."""
+        return (
+            1
+            if self.algorithm.sends_gradients
+            else self.algorithm.batch_trajectories or self.num_acting_ranks
+        )
+
+    @property
+    def max_lag_when_new(self) -> int:
+        """Largest lag of an env_step that is trained on for the first time: what its further uses leave of max_lag."""
+        batches, uses = self.algorithm.buffer
+        return self.lag.max_lag - (uses - 1) * batches
 
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
@@ -87,6 +97,8 @@ class RunConfig(Config):
         if isinstance(self.algorithm, SurrogateConfig):
             self._check_minibatches(self.algorithm)
         self._check_device()
+        self._check_gradients()
+        self._check_reuse()
         if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
             key = "deterministic=true" if self.deterministic else "scheme=synchronous"
             raise ValueError(
@@ -140,6 +152,52 @@ class RunConfig(Config):
                 f"use fewer, or raise {also}env.num_envs"
             )
 
+    def _check_gradients(self) -> None:
+        """Where actors send gradients, one learner applies them one by one."""
+        algorithm = self.algorithm
+        if not algorithm.sends_gradients:
+            return
+        if self.scheme == "synchronous":
+            raise ValueError(
+                f"algorithm.name={algorithm.name} sends gradients to a learner that waits for nobody, which scheme="
+                "synchronous does not have; use scheme=pipeline (in step it is algorithm.name=a2c)"
+            )
+        for key, value in (
+            ("model.normalize_observations", self.model.normalize_observations),
+            ("algorithm.normalize_returns", algorithm.normalize_returns),
+        ):
+            if value:
+                raise ValueError(
+                    f"{key}=true is not there with algorithm.name={algorithm.name}, whose learner sees no env_steps to "
+                    f"count; use {key}=false or algorithm.name=a2c"
+                )
+        for key, count in (
+            ("ranks.learners", self.ranks.learners),
+            ("algorithm.batch_trajectories", algorithm.batch_trajectories),
+        ):
+            if count not in (None, 1):
+                raise ValueError(
+                    f"{key}={count}: with algorithm.name={algorithm.name} one learner applies every gradient as it "
+                    f"comes; use {key}=1"
+                )
+
+    def _check_reuse(self) -> None:
+        """The lag of the last use of a batch has to be within the bound, too."""
+        added = self.lag.max_lag - self.max_lag_when_new
+        batches, uses = self.algorithm.buffer
+        if self.lag.injection and uses > 1:
+            raise ValueError(
+                f"lag.injection={self.lag.injection} is not there where batches are used again; use "
+                "algorithm.batch_uses=1 or lag.injection=0"
+            )
+        if self.max_lag_when_new < 0:
+            more = "" if self.scheme == "synchronous" else f", {added + 1} if actors are to work meanwhile"
+            raise ValueError(
+                f"lag.max_lag={self.lag.max_lag} is less than (algorithm.batch_uses={uses} - 1) x "
+                f"algorithm.buffer_batches={batches}: a batch is trained on {added} updates after it was new; use "
+                f"lag.max_lag={added} or more{more}"
+            )
+
     def _check_device(self) -> None:
         """What sums by torch.distributed, and gradients on a device, cannot do."""
         device, reduction = self.ranks.learner_device, self.reduction
@@ -160,23 +218,25 @@ class RunConfig(Config):
 
     def _check_pipeline(self) -> None:
         ranks, lag, batch = self.ranks, self.lag, self.batch_trajectories
+        added = lag.max_lag - self.max_lag_when_new
+        reused = f" more than the {added} updates that batches are reused for" if added else ""
         for key, count in (("ranks.actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
             if count < ranks.replay:
                 raise ValueError(
                     f"{key}={count} is less than ranks.replay={ranks.replay}: a replay rank would have nothing "
                     f"to hold; use ranks.replay <= {count}"
                 )
-        if self.deterministic and lag.max_lag > 1:
+        if self.deterministic and self.max_lag_when_new > 1:
             raise ValueError(
-                f"deterministic=true needs lag.max_lag of 0 or 1, not {lag.max_lag}: only then is the parameter "
-                "version of every trajectory fixed in advance"
+                f"deterministic=true needs lag.max_lag of 0 or 1{reused}, not {lag.max_lag}: only then is the "
+                "parameter version of every trajectory fixed in advance"
             )
         if self.deterministic and lag.overdue == "drop":
             raise ValueError("deterministic=true needs lag.overdue=wait: what is dropped depends on timing")
-        if lag.max_lag < lag.publish_every_updates - 1:
+        if self.max_lag_when_new < lag.publish_every_updates - 1:
             raise ValueError(
                 f"lag.max_lag={lag.max_lag} is less than lag.publish_every_updates - 1 = "
-                f"{lag.publish_every_updates - 1}: the actors would wait for ever; raise max_lag"
+                f"{lag.publish_every_updates - 1}{reused}: the actors would wait for ever; raise max_lag"
             )
         if self.deterministic and lag.publish_every_updates > 1:
             raise ValueError("deterministic=true needs lag.publish_every_updates=1")

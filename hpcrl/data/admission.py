@@ -4,6 +4,10 @@ One object per replay rank, which gives `batch` trajectories to each update. Wit
 version, grants issued <= (V + 1 + max_lag) * batch (+ those dropped); a trajectory granted under V is never trained
 at an update later than V + max_lag, because every batch is held back until the ones after it can still take all that
 is granted in time (or what would be late is dropped).
+
+Where batches are trained on several times (`Reuse`), only some updates take a new one; max_lag is then the lag of data
+that are new, and of the updates up to V + max_lag those count that take a new batch. Without reuse a batch has the
+number of its update.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from hpcrl.data.reuse import ONCE, Reuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,14 +38,14 @@ def most_alive(*, batch: int, max_lag: int, actors: int, grants_per_actor: int) 
     return (1 + max_lag) * batch + actors * grants_per_actor
 
 
-def still_in_time(versions: Sequence[int], *, first_version: int, batch: int, max_lag: int) -> list[int]:
+def still_in_time(versions: Sequence[int], *, reuse: Reuse, batch: int, max_lag: int) -> list[int]:
     """Which of some trajectories, by the versions of their grants, may wait in the queue of a resumed run. Pure.
 
-    They are trained in this order from update `first_version` on; what would be older than max_lag by then is left out.
+    They are trained in this order from update `reuse.first` on; what would be older than max_lag by then is left out.
     """
     kept: list[int] = []
     for index, version in enumerate(versions):
-        if version + max_lag >= first_version + len(kept) // batch:
+        if version + max_lag >= reuse.first_use(reuse.first_batch + len(kept) // batch):
             kept.append(index)
     return kept
 
@@ -56,27 +62,28 @@ class Admission:
         grants_per_actor: int,
         overdue: Literal["wait", "drop"] = "wait",
         deterministic: bool = False,
-        first_version: int = 0,
+        reuse: Reuse = ONCE,
         waiting: Sequence[int] = (),
     ) -> None:
-        """`first_version`: updates behind a resumed run. `waiting`: versions of the trajectories it has still to train.
+        """`reuse.first`: updates behind a resumed run. `waiting`: versions of the trajectories it has still to train.
 
-        Those are numbered from first_version * batch on, and must be `still_in_time`.
+        Those are numbered from reuse.first_batch * batch on, and must be `still_in_time`.
         """
+        first_number = reuse.first_batch * batch
         self.batch = batch
         self.max_lag = max_lag
         self.overdue = overdue
         self.deterministic = deterministic
         self.grants_per_actor = grants_per_actor
-        self.published_version = first_version
-        self.granted = first_version * batch + len(waiting)
+        self.published_version = reuse.first
+        self.granted = first_number + len(waiting)
         self.dropped = 0
-        self.overdue_under_way = [0] * actors
-        """Of the dropped ones those that had not come yet, by actor."""
-        self._first_version = first_version
+        self._reuse = reuse
+        self.overdue_under_way: dict[int, int] = {}
+        """Of the dropped ones those that had not come yet, by actor; of whom there are some."""
         self._under_way: dict[int, Grant] = {}
         self._arrived: dict[int, Grant] = {
-            first_version * batch + place: Grant(first_version * batch + place, 0, version)
+            first_number + place: Grant(first_number + place, 0, version)
             for place, version in enumerate(waiting)
         }
         self._given_up: dict[int, Grant] = {}
@@ -92,11 +99,12 @@ class Admission:
 
     def next_grant(self) -> Grant | None:
         """Issue a grant, or None while the bound or every actor's own limit forbids one."""
-        if self.granted - self.dropped >= (self.published_version + 1 + self.max_lag) * self.batch:
+        if self.granted - self.dropped >= self._batches_within(self.max_lag) * self.batch:
             return None
         if self.deterministic:
             actor = self.granted % len(self._held_by)
-            version = max(self.granted // self.batch - self.max_lag, self._first_version)
+            update = self._reuse.first_use(self.granted // self.batch)
+            version = max(update - self.max_lag, self._reuse.first)
         else:
             # of those that hold fewest the one that waits longest: else a batch of one would starve all but the first
             actor = min(self._actors, key=lambda index: (self._held_by[index], self._last_of[index]))
@@ -116,7 +124,7 @@ class Admission:
         Nothing has to, except where each trajectory has a fixed version: those of the version before the published
         one, which a resumed run does not have.
         """
-        if not self.deterministic or self.granted >= (self.published_version + self.max_lag) * self.batch:
+        if not self.deterministic or self.granted >= self._batches_within(self.max_lag - 1) * self.batch:
             return None
         return self.next_grant()
 
@@ -136,34 +144,35 @@ class Admission:
         self._arrived[number] = grant
         return True
 
-    def take_batch(self, update: int) -> list[int] | None:
-        """Numbers of the trajectories of `update`, oldest grant first, or None while it must wait."""
+    def take_batch(self, batch: int) -> list[int] | None:
+        """Numbers of the trajectories of the batch of that number, oldest grant first, or None while it must wait."""
         if self.deterministic:
-            numbers = list(range(update * self.batch, (update + 1) * self.batch))
+            numbers = list(range(batch * self.batch, (batch + 1) * self.batch))
             if any(number not in self._arrived for number in numbers):
                 return None
         else:
             numbers = sorted(self._arrived)[: self.batch]
-            if len(numbers) < self.batch or self._would_be_overdue_after(update, set(numbers)):
+            if len(numbers) < self.batch or self._would_be_overdue_after(batch, set(numbers)):
                 return None
         for number in numbers:
             del self._arrived[number]
         return numbers
 
-    def drop_overdue(self, update: int) -> list[int]:
-        """With overdue=drop: forget what could no longer be trained at `update`; the numbers that had arrived.
+    def drop_overdue(self, batch: int) -> list[int]:
+        """With overdue=drop: forget what can no longer be in that batch; the numbers that had arrived.
 
         Those under way are refused when they arrive.
         """
         if self.overdue == "wait":
             return []
+        update = self._reuse.first_use(batch)
         late_here = [number for number, grant in self._arrived.items() if self._deadline(grant) < update]
         late_away = [number for number, grant in self._under_way.items() if self._deadline(grant) < update]
         for number in late_here:
             del self._arrived[number]
         for number in late_away:
             self._given_up[number] = grant = self._under_way.pop(number)
-            self.overdue_under_way[grant.actor] += 1
+            self.overdue_under_way[grant.actor] = self.overdue_under_way.get(grant.actor, 0) + 1
         self.dropped += len(late_here) + len(late_away)
         return late_here
 
@@ -192,11 +201,15 @@ class Admission:
     def _deadline(self, grant: Grant) -> int:
         return grant.version + self.max_lag
 
-    def _would_be_overdue_after(self, update: int, taken: set[int]) -> bool:
-        """Whether something would miss its deadline, were `update` to take these and later ones the oldest left."""
+    def _batches_within(self, updates: int) -> int:
+        """Batches that are new at the update after the published version by so many, or before."""
+        return self._reuse.batches_before(self.published_version + updates + 1)
+
+    def _would_be_overdue_after(self, batch: int, taken: set[int]) -> bool:
+        """Whether something would miss its deadline, were this batch to take these and later ones the oldest left."""
         if self.overdue == "drop":
             return False
         grants = self._under_way | self._arrived
         left = sorted(grants.keys() - taken)
-        times = (update + 1 + place // self.batch for place in range(len(left)))
+        times = (self._reuse.first_use(batch + 1 + place // self.batch) for place in range(len(left)))
         return any(self._deadline(grants[number]) < time for number, time in zip(left, times, strict=True))

@@ -130,6 +130,21 @@ class TrajectorySpec:
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
 
 
+def gradient_spec(fields: tuple[Field, ...]) -> TrajectorySpec:
+    """What an actor sends in place of a trajectory, where it computes the gradient itself: one entry for all of it.
+
+    valid (True), parameter_version, env_steps (those of the trajectory that were valid) and slots (all of them), [1, 1]
+    each; then `fields`, [1, 1, *shape], which the algorithm adds: the gradient, and sums for the metrics.
+    """
+    standard = (
+        Field(name="valid", dtype="bool"),
+        Field(name="parameter_version", dtype="int32", unit="update"),
+        Field(name="env_steps", dtype="int64", unit="env_step"),
+        Field(name="slots", dtype="int64", unit="env_step"),
+    )
+    return TrajectorySpec(unroll_length=1, num_envs=1, fields=standard + fields)
+
+
 def trajectory_spec(
     env: EnvSpec, unroll_length: int, num_envs: int, extra_fields: tuple[Field, ...] = ()
 ) -> TrajectorySpec:

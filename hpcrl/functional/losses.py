@@ -51,6 +51,15 @@ def capped_weight(log_ratio: Tensor, cap: float | None) -> Tensor:
     return log_ratio.detach().clamp(max=limit).exp()
 
 
+def clipped_target_log_prob(target_log_prob: Tensor, behavior_log_prob: Tensor, cap: float) -> Tensor:
+    """Log-probabilities [N] that the ratio of IMPACT is taken against, constants (Luo et al. 2020, section 3.1).
+
+    min(mu / pi_target, cap) * pi / mu = pi / max(pi_target, mu / cap), so that `clipped_surrogate_loss` of log pi minus
+    this is the loss of IMPACT.
+    """
+    return torch.maximum(target_log_prob, behavior_log_prob - math.log(cap)).detach()
+
+
 def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
     """-log_prob * advantage [N]; only `log_prob` carries the gradient."""
     return -log_prob * advantage.detach()

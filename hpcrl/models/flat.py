@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -63,6 +64,16 @@ class FlatParameters:
         for buffer in self._buffers:
             buffer.data = memory[start : start + buffer.numel()].view(buffer.shape)
             start += buffer.numel()
+
+    @contextmanager
+    def using(self, memory: Tensor) -> Iterator[None]:
+        """Within the block the module has the parameters in `memory`, float32 [size]; afterwards its own again."""
+        own = self.vector
+        self.use_vector(memory)
+        try:
+            yield
+        finally:
+            self.use_vector(own)
 
     def bind(self, vector: npt.NDArray[np.float32]) -> None:
         """Use float32 `vector` [size] as the parameters from here on, where it lies: no copy, the values are its own.

@@ -1,4 +1,4 @@
-"""The actor: grant -> policy.fetch -> free slot -> collect -> stream.send."""
+"""The actor: grant -> policy.fetch -> free slot -> collect (-> algorithm.gradient) -> stream.send."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hpcrl.comm.stream import Tag
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.collect import Collector
 from hpcrl.roles.cut import MARK
+from hpcrl.roles.gradients import Gradients
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers, take
 
 
@@ -29,6 +30,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     streams = ActorStreams(session, placement)
     collector = Collector(session, placement, algorithm, timers)
     layout = streams.layout
+    gradients = Gradients(session, algorithm) if config.algorithm.sends_gradients else None
     yield True
     while True:
         with timers("grant.wait"):
@@ -59,8 +61,12 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             grant=number,
             envs=collector.envs,
         )
-        if not collector.collect(trajectory, version, cancelled=partial(streams.stopped, session)):
+        collected = trajectory if gradients is None else gradients.begin(collector.envs, version)
+        if not collector.collect(collected, version, cancelled=partial(streams.stopped, session)):
             break
+        if gradients is not None:
+            with timers("algorithm.gradient"):
+                gradients.compute(collected, trajectory)
         trajectory.seal(config.comm.checksum)
         streams.send(row)
         session.report(f"trajectory {number} under version {version}")

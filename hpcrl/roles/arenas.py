@@ -48,7 +48,7 @@ def trajectory_rows(config: RunConfig, shard: int) -> int:
     actors = len(range(shard, config.ranks.actors, config.ranks.replay))
     alive = most_alive(
         batch=len(shard_positions(config, shard)),
-        max_lag=config.lag.max_lag,
+        max_lag=config.max_lag_when_new,
         actors=actors,
         grants_per_actor=config.comm.slots,
     )

@@ -8,8 +8,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from hpcrl.comm.ranks import Placement
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.data.trajectory import ORIGIN, Trajectory
+from hpcrl.roles.session import Session, record_event
+from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.schema import TABLES, Rows
 
 Fields = dict[str, npt.NDArray[Any]]
@@ -24,6 +27,11 @@ def parts_of(trajectories: Sequence[Trajectory], spec: TrajectorySpec) -> dict[s
         field.name: [np.empty((field.entries(spec.unroll_length), 0, *field.shape), field.dtype)]
         for field in spec.fields
     }
+
+
+def slots_of(fields: Fields) -> int:
+    """env_steps of a batch, whether valid or not; of gradients, those behind them. Pure."""
+    return int(fields["slots"].sum()) if "slots" in fields else fields["valid"].size
 
 
 def origins_of(trajectories: Sequence[Trajectory]) -> npt.NDArray[np.void]:
@@ -45,8 +53,9 @@ def trained_rows(
     first = np.append(True, origins[1:] != origins[:-1])[: len(origins)]
     column = np.broadcast_to(np.cumsum(first) - 1, valid.shape)[valid]
     num_trajectories = int(first.sum())
-    flat = np.bincount(column * (max_lag + 1) + lag, minlength=num_trajectories * (max_lag + 1))
-    counts = flat.reshape(num_trajectories, max_lag + 1)
+    weights = fields["env_steps"][valid] if "env_steps" in fields else None  # a gradient is of many
+    flat = np.bincount(column * (max_lag + 1) + lag, weights, num_trajectories * (max_lag + 1))
+    counts = flat.astype(np.int64).reshape(num_trajectories, max_lag + 1)
     trajectory, lags = np.nonzero(counts)
     origin = origins[first][trajectory]
     rows = TABLES["trajectories"].rows(
@@ -59,3 +68,11 @@ def trained_rows(
         env_steps=counts[trajectory, lags],
     )
     return rows, counts.sum(axis=0)
+
+
+def set_aside(session: Session, placement: Placement, update: int, fields: Fields) -> None:
+    """Save this learner's share of a batch whose gradient was not finite, and note it. Local."""
+    name = f"nonfinite-update{update:06d}-learner{placement.role_rank}.h5"
+    dump_arrays(session.run_dir / "logs" / name, fields)
+    text = f"the gradient of update {update} was not finite; not applied, batch saved as logs/{name}"
+    record_event(session, placement, "nonfinite_update", text)

@@ -7,6 +7,7 @@ from hpcrl.comm.ranks import Placement, share
 from hpcrl.comm.replay_link import SLOTS, BatchClient
 from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import all_drained
+from hpcrl.data.reuse import Reuse
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions
 from hpcrl.roles.learning import Learning
@@ -24,13 +25,15 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     config = session.config
     timers = Timers(session.open_hops)
     learning = Learning(session, placement, make_algorithm(config, session.env_spec), timers, cut_ahead=SLOTS)
-    batches = BatchStreams(session, placement)
+    batches = BatchStreams(session, placement, learning.reuse)
     publication = Publication(session, placement, learning)
     publication.publish(learning.updates)
     batches.ask_ahead()
     while True:
         with timers("batch.wait"):
-            while not (learning.over or learning.cut_here or batches.ready() or learning.stop_heard):
+            while not (
+                learning.over or learning.cut_here or batches.ready(learning.updates) or learning.stop_heard
+            ):
                 publication.poll()
                 learning.poll()
                 yield False
@@ -49,10 +52,11 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
             continue
         if learning.stopping and not was_stopping:
             continue  # agreed on before each has its batch
-        learning.update(batches.trajectories(), batches.column_offset, batches.total_columns)
+        batch = batches.trajectories(learning.updates)
+        learning.update(batch, batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
             publication.after(learning.updates)
-        batches.next(ask=learning.cut_at is None)  # before a cut the batches ahead are used up
+        batches.next(learning.updates, learning.cut_at)  # before a cut the batches ahead are used up
         yield True
     yield from learning.end(publication.poll)
     batches.close()
@@ -65,9 +69,12 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
 
 
 class BatchStreams:
-    """A learner's share of each batch: one part from every replay rank that has some of it. Point-to-point."""
+    """A learner's share of each batch: one part from every replay rank that has some of it. Point-to-point.
 
-    def __init__(self, session: Session, placement: Placement) -> None:
+    Batches that are trained on again are copied to memory of this learner's own.
+    """
+
+    def __init__(self, session: Session, placement: Placement, reuse: Reuse) -> None:
         config, world, spec = session.config, session.world, session.trajectory_spec
         learner = placement.role_rank
         self._session, self._learner = session, learner
@@ -82,33 +89,58 @@ class BatchStreams:
                 self._layouts[shard] = part_layout(config, spec, shard, learner)
                 self._links[shard] = BatchClient(world, rank, session.arenas.batches, SLOTS * shard)
         self._arrived: dict[int, Bytes] = {}
+        self._reuse = reuse
+        self._asked = reuse.first_batch
+        """Number of the first batch that has not been asked for."""
+        self._kept = {
+            shard: layout.allocate(reuse.batches if reuse.uses > 1 else 0)
+            for shard, layout in self._layouts.items()
+        }
+        """This learner's part of each batch in the circular buffer."""
 
     def ask_ahead(self) -> None:
         """Ask for as many batches as may be asked for; at the start and after a cut."""
         for _ in range(SLOTS):
-            self.next(ask=True)
+            self._ask()
 
-    def next(self, *, ask: bool) -> None:
-        """The batch has been trained on: go on to the next one, and ask every shard for its part of one more.
+    def next(self, update: int, cut_at: int | None) -> None:
+        """`update` is the next one: ask every shard for its part of one more batch, if one was used up.
 
-        With `ask` the trajectories of the update before the last are overwritten from here on.
+        None is asked for that is new only after the cut. Where one is, the batch before the last is overwritten.
         """
-        for link in self._links.values():
-            if ask:
-                link.ask()
+        if not self._reuse.is_new(update - 1):
+            return
         self._arrived = {}
+        if cut_at is None or self._asked < self._reuse.batches_before(cut_at):
+            self._ask()
 
-    def ready(self) -> bool:
-        """Whether every part of the next batch is here; at once for a learner without any."""
+    def _ask(self) -> None:
+        self._asked += 1
+        for link in self._links.values():
+            link.ask()
+
+    def ready(self, update: int) -> bool:
+        """Whether every part of the batch of `update` is here; at once for a learner without any."""
+        if not self._reuse.is_new(update):
+            return True
         for shard, link in self._links.items():
             if shard not in self._arrived and (part := link.poll()) is not None:
                 self._arrived[shard] = part
         return len(self._arrived) == len(self._links)
 
-    def trajectories(self) -> list[Trajectory]:
-        """The batch, a trajectory of many columns from each shard; valid until the next but one `next`."""
-        attempt = self._session.world.attempt
-        return [self._layouts[shard].check(self._arrived[shard], attempt) for shard in self._links]
+    def trajectories(self, update: int) -> list[Trajectory]:
+        """The batch of `update`, which is `ready`: a trajectory of many columns from each shard.
+
+        Valid until the next but one `next`, or until another batch takes its place in the buffer.
+        """
+        attempt, place = self._session.world.attempt, self._reuse.place(update)
+        parts = self._arrived
+        if self._reuse.uses > 1:
+            parts = {shard: rows[place] for shard, rows in self._kept.items()}
+            if self._reuse.is_new(update):
+                for shard, part in self._arrived.items():
+                    parts[shard][...] = part[: parts[shard].nbytes]
+        return [layout.check(parts[shard], attempt) for shard, layout in self._layouts.items()]
 
     def held(self, update: int) -> Given:
         """What is here of the batches of `update` and later ones and is not trained on: a component `queue`.
@@ -121,7 +153,8 @@ class BatchStreams:
             positions = part_positions(config, shard, self._learner)
             first = [self._arrived[shard]] if shard in self._arrived else []
             for ahead, part in enumerate([*first, *link.unread]):
-                numbers = [(update + ahead) * config.batch_trajectories + place for place in positions]
+                number = self._reuse.batches_before(update) + ahead
+                numbers = [number * config.batch_trajectories + place for place in positions]
                 queue.add_joined(self._layouts[shard].view(part), numbers)
         return queue.values()
 

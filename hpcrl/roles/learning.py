@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -16,14 +15,14 @@ from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.config import ExitCode
+from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.batch import Fields, origins_of, parts_of, trained_rows
+from hpcrl.roles.batch import Fields, origins_of, parts_of, set_aside, slots_of, trained_rows
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
-from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.parts import Given
 from hpcrl.storage.raw_rows import row_checksums
 
@@ -50,7 +49,7 @@ class Learning:
     ) -> None:
         """Collective over the learners: all start from the parameters of role_rank 0, or from the run's checkpoint.
 
-        `cut_ahead`: updates from the decision for a cut to the cut itself.
+        `cut_ahead`: new batches that are trained on from the decision for a cut to the cut itself.
         """
         world = session.world
         if world.learners is None:
@@ -64,6 +63,7 @@ class Learning:
             world.learners, world.waiter, config.reduction, debug=config.comm.debug
         )
         self._cut_ahead = cut_ahead
+        self.reuse = reuse_of(config, session.cuts.first_update)
         self.cut_at: int | None = None
         """The update at which the next cut lies, once agreed on."""
         self.stopping = False
@@ -112,13 +112,15 @@ class Learning:
         if self.stopping:
             return False
         session, cuts = self._session, self._session.cuts
-        due = cuts.is_root and self.cut_at is None and cuts.due(self.updates + self._cut_ahead)
+        # A cut lies where no batch is to be used again, so it holds none.
+        next_cut = self.reuse.empty_after(self.updates, self._cut_ahead)
+        due = cuts.is_root and self.cut_at is None and cuts.due(next_cut)
         wanted = np.array([session.control.stop_requested, due], np.float64)
         with self._timers.at("the vote of the learners"):
             self._reducer.sum_array(wanted)
         stop, cut = (wanted > 0).tolist()
         if self.cut_at is None and (cut or (stop and self._keeps_everything)):
-            self.cut_at = self.updates + self._cut_ahead
+            self.cut_at = next_cut
             cuts.decided()
         self.stopping = stop
         return bool(stop and not self._keeps_everything)
@@ -186,29 +188,30 @@ class Learning:
             update=self.updates,
             check_finite=session.config.faults.has("finite-check"),
         )
+        use = self.reuse.use(self.updates)
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
         summed = self._summed.finish_seconds
         with self._timers.at("algorithm.update"):
             result = self.algorithm.update(batch, self._summed, progress)
-            if result.applied:
+            if result.applied and use == 1:
                 self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        rows, histogram = trained_rows(
-            self.updates, fields, origins_of(trajectories), session.config.lag.max_lag
-        )
+        origins, max_lag = origins_of(trajectories), session.config.lag.max_lag
+        rows, histogram = trained_rows(self.updates, fields, origins, max_lag)
         session.record("trajectories", rows)
-        totals = np.array([*histogram, fields["valid"].size, row_checksums(rows).sum()], np.float64)
+        totals = np.array([*histogram, slots_of(fields), row_checksums(rows).sum()], np.float64)
         self._reducer.sum_array(totals)
         summed_lags, (slots, checksum) = totals[:-2], totals[-2:]
         valid = float(summed_lags.sum())
+        self._counters.env_steps += int(valid) if use == 1 else 0
         self._counters.updates += 1
-        self._counters.env_steps += int(valid)
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
-            metrics = result.metrics | {"valid_fraction": valid / max(slots, 1.0), "rows_checksum": checksum}
+            metrics = {**result.metrics, "batch_use": use, "rows_checksum": checksum}
+            metrics["valid_fraction"] = valid / max(slots, 1.0)
             record_update(
                 session.record, self.updates, self.env_steps, metrics, summed_lags, applied=result.applied
             )
@@ -249,8 +252,10 @@ class Learning:
 
     @property
     def _keeps_everything(self) -> bool:
-        """A stop loses no trajectory under way: where they have an order that a resumed run must find again."""
-        return self._session.config.deterministic and self._cut_ahead > 0
+        """A stop loses no trajectory, under way or to be used again: a resumed run goes on as if there was none."""
+        config = self._session.config
+        reused = config.scheme == "synchronous" and self.reuse.uses > 1
+        return reused or (config.deterministic and self._cut_ahead > 0)
 
     def _write(self, others: Mapping[str, Given], *, final: bool) -> None:
         own = learner_components(self.algorithm, self._counters, self._reducer, root=self.is_root)
@@ -286,16 +291,8 @@ class Learning:
         self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1
         if applied:
             return
-        name = f"nonfinite-update{self.updates:06d}-learner{self._placement.role_rank}.h5"
-        path: Path = self._session.run_dir / "logs" / name
-        dump_arrays(path, fields)
+        set_aside(self._session, self._placement, self.updates, fields)
         most = self._session.config.algorithm.max_nonfinite_updates
-        text = (
-            f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
-        )
-        record_event(self._session, self._placement, "nonfinite_update", text)
         if self._counters.nonfinite >= most:
-            self._session.fail(
-                ExitCode.LEARNING_FAILED,
-                f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)",
-            )
+            text = f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)"
+            self._session.fail(ExitCode.LEARNING_FAILED, text)

@@ -1,7 +1,7 @@
 """Trajectories that wait to be trained on, as they lie in a checkpoint.
 
-Each has a number: update * K + its position among the K trajectories of that update, counted from the first update of
-the run. With it the trajectories of all parts fall into order again, whatever ranks there are then.
+Each has a number: that of its batch (`data/reuse.py`) * K + its position among the K trajectories of that batch. With
+it the trajectories of all parts fall into order again, whatever ranks there are then.
 """
 
 from __future__ import annotations

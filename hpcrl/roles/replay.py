@@ -12,6 +12,7 @@ from hpcrl.comm.replay_link import SLOTS, BatchServer
 from hpcrl.comm.rows import Bytes, RowReceiver
 from hpcrl.comm.stream import Sender, Tag, all_drained
 from hpcrl.data.admission import Admission, still_in_time
+from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, trajectory_rows
 from hpcrl.roles.cut import MARK
@@ -85,20 +86,20 @@ class ReplayShard:
         self._free: list[int] = []
         self._row_of: dict[int, int] = {}
         """Rows of the trajectories that have arrived, by grant."""
-        first = session.cuts.first_update
-        self.served = first
-        """Batches sent, those of the attempts before included."""
+        self._reuse = reuse_of(config, session.cuts.first_update)
+        self.served = self._reuse.first_batch
+        """Number of the next batch."""
         self.cut_at: int | None = None
         """A checkpoint at this update waits for everything that has been granted."""
         self.admission = Admission(
             batch=len(self._positions),
-            max_lag=config.lag.max_lag,
+            max_lag=config.max_lag_when_new,
             actors=len(actor_ranks),
             grants_per_actor=config.comm.slots,
             overdue=config.lag.overdue,
             deterministic=config.deterministic,
-            first_version=first,
-            waiting=self._restore(first),
+            reuse=self._reuse,
+            waiting=self._restore(),
         )
 
     def take_notes(self) -> bool:
@@ -181,9 +182,9 @@ class ReplayShard:
         state = QueueState(self._session.trajectory_spec)
         batch = self._session.config.batch_trajectories
         for grant in self.admission.waiting_grants:
-            update, place = divmod(grant.number, len(self._positions))
+            number, place = divmod(grant.number, len(self._positions))
             row = self._memory(self._row_of[grant.number])
-            state.add(row, update * batch + self._positions[place], grant.version)
+            state.add(row, number * batch + self._positions[place], grant.version)
         return state.values()
 
     def serve(self) -> bool:
@@ -229,7 +230,7 @@ class ReplayShard:
     def _memory(self, row: int) -> Bytes:
         return self._arena.row(self._session.world.rank, row)
 
-    def _restore(self, first: int) -> list[int]:
+    def _restore(self) -> list[int]:
         """Put this rank's share of the saved trajectories into rows; their versions, in the order of their grants."""
         session, config, saved = self._session, self._session.config, self._session.cuts.saved
         if saved is None:
@@ -240,14 +241,10 @@ class ReplayShard:
         whole, shard = config.batch_trajectories, self._placement.role_rank
         mine = [one for one in queue.in_order() if one[0] % whole % config.ranks.replay == shard]
         batch = len(self._positions)
-        kept = still_in_time(
-            [version for _, version, _ in mine],
-            first_version=first,
-            batch=batch,
-            max_lag=config.lag.max_lag,
-        )
+        versions = [version for _, version, _ in mine]
+        kept = still_in_time(versions, reuse=self._reuse, batch=batch, max_lag=config.max_lag_when_new)
         for place, index in enumerate(kept):
-            row, number = next(self._fresh), first * batch + place
+            row, number = next(self._fresh), self._reuse.first_batch * batch + place
             self._memory(row)[: self._layout.nbytes] = mine[index][2]
             header = self._layout.view(self._memory(row)).header
             header["attempt"], header["grant"] = session.world.attempt, number
@@ -279,26 +276,21 @@ class ReplayShard:
     def _drop_overdue(self) -> None:
         """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not.
 
-        Noted as the actor's: its environments are under-represented for it.
+        Noted as its actor's, unless that is one of an earlier attempt that there is no more.
         """
+        before = Counter(self.admission.overdue_under_way)
         dropped: Counter[int] = Counter()
-        before = list(self.admission.overdue_under_way)
-        for number in self.admission.drop_overdue(self.served):
-            row = self._row_of.pop(number)
+        for row in map(self._row_of.pop, self.admission.drop_overdue(self.served)):
             dropped[int(self._layout.view(self._memory(row)).header["actor"])] += 1
             self._release(row)
-        for actor, (was, now) in enumerate(zip(before, self.admission.overdue_under_way, strict=True)):
-            dropped[self._placement.role_rank + actor * self._session.config.ranks.replay] += now - was
-        for role_rank, count in sorted(dropped.items()):
-            if count:
-                self._note_overdue(role_rank, count)
-
-    def _note_overdue(self, role_rank: int, count: int) -> None:
-        placements = self._session.world.plan.placements
-        found = [one for one in placements if (one.role, one.role_rank) == ("actor", role_rank)]
-        # one of an earlier attempt may have had more actors
-        text = f"of actor {role_rank}: too old for update {self.served + 1} under lag.max_lag={self.admission.max_lag}"
-        record_event(self._session, [*found, self._placement][0], "dropped_trajectory", text, count)
+        for actor, count in (Counter(self.admission.overdue_under_way) - before).items():
+            dropped[self._placement.role_rank + actor * self._session.config.ranks.replay] += count
+        update, max_lag = self._reuse.first_use(self.served) + 1, self._session.config.lag.max_lag
+        actors = [one for one in self._session.world.plan.placements if one.role == "actor"]
+        for role_rank, count in dropped.items():
+            text = f"of actor {role_rank}: too old for update {update} under lag.max_lag={max_lag}"
+            befell = actors[role_rank] if role_rank < len(actors) else self._placement
+            record_event(self._session, befell, "dropped_trajectory", text, count)
 
     def _release(self, row: int) -> None:
         if self._session.config.comm.debug:

@@ -27,7 +27,8 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     collector = Collector(session, placement, algorithm, timers)
     layout = TrajectoryLayout(session.trajectory_spec)
     waiting = _waiting(session, placement)
-    free = list(layout.allocate(1 + config.lag.injection - len(waiting)))
+    free = list(layout.allocate(learning.reuse.batches + config.lag.injection - len(waiting)))
+    buffer: dict[int, Bytes] = {}
     columns = session.trajectory_spec.num_envs
 
     def components() -> dict[str, Given]:
@@ -47,22 +48,27 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     while not learning.vote():
         if learning.cut_here:
             learning.cut(components())
+            if learning.stopping:
+                break
         learning.poll()
-        while len(waiting) <= config.lag.injection:
-            trajectory = layout.begin(
-                free.pop(),
-                attempt=session.world.attempt,
-                version=learning.updates,
-                actor=placement.role_rank,
-                grant=learning.updates + len(waiting),
-                envs=collector.envs,
-            )
-            collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
-            waiting.append(trajectory.buffer)
-        row = waiting.popleft()
+        place = learning.reuse.place(learning.updates)
+        if learning.reuse.is_new(learning.updates):
+            if place in buffer:
+                free.append(buffer[place])
+            while len(waiting) <= config.lag.injection:
+                trajectory = layout.begin(
+                    free.pop(),
+                    attempt=session.world.attempt,
+                    version=learning.updates,
+                    actor=placement.role_rank,
+                    grant=learning.updates + len(waiting),
+                    envs=collector.envs,
+                )
+                collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
+                waiting.append(trajectory.buffer)
+            buffer[place] = waiting.popleft()
         offset = placement.role_rank * columns
-        learning.update([layout.view(row)], offset, config.ranks.workers * columns)
-        free.append(row)
+        learning.update([layout.view(buffer[place])], offset, config.ranks.workers * columns)
         yield True
     yield from learning.end()
     yield from learning.finish(components())

@@ -104,7 +104,7 @@ def refuse_changes(run_dir: Path, config: RunConfig) -> list[tuple[str, Any, Any
     if before is None:
         raise ConfigError(f"{run_dir / 'config.json'} cannot be read: what the run was is not known")
     places = ("storage.run_dir", "storage.runs_dir")  # the run is where it is
-    changes = [one for one in differences(before, config.to_dict()) if one[0] not in places]
+    changes = [one for one in differences(_completed(before), config.to_dict()) if one[0] not in places]
     wrong = [change for change in changes if _is_fixed(change[0])]
     if wrong:
         lines = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, old, new in wrong)
@@ -113,6 +113,14 @@ def refuse_changes(run_dir: Path, config: RunConfig) -> list[tuple[str, Any, Any
             "Undo these, or begin a new run with another storage.run_dir"
         )
     return changes
+
+
+def _completed(values: dict[str, Any]) -> dict[str, Any]:
+    """A configuration with the defaults of the keys that were not there yet when it was written."""
+    try:
+        return RunConfig.parse(values).to_dict()
+    except ConfigError:  # of another version altogether: as it is
+        return values
 
 
 def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:

@@ -135,6 +135,14 @@ UPDATES = Table(
         Column("lag_mean", "f8", "update", "mean", "mean lag of the trained env_steps"),
         Column("lag_max", "i8", "update", "max", "largest lag of a trained env_step"),
         Column("valid_fraction", "f8", "1", "mean", "share of the batch that was valid (not a reset step)"),
+        Column(
+            "batch_use",
+            "i8",
+            "1",
+            "same",
+            "how often the batch has been trained on, this update included; env_steps counts the first time",
+            missing=1,
+        ),
         Column("applied", "?", "1", "same", "false when a gradient was not finite and nothing was changed"),
         Column("parameter_version", "i8", "update", "same", "version of the parameters after this update"),
         Column(

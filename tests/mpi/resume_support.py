@@ -25,6 +25,9 @@ COUNTING = {"id": "counting", "engine": "toy", "num_envs": 8, "kwargs": {"tagged
 """Rewards are the number of the env_step within the episode, which ends in either way."""
 NORMALIZED = {"env": COUNTING, "model": {"hidden_sizes": [8], "normalize_observations": True}}
 """With `normalize_returns` beside it."""
+RECURRENT = {"hidden_sizes": [8], "recurrent": "lstm", "recurrent_size": 4, "shared_torso": False}
+"""A model."""
+
 SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
 """At most cuts a trajectory is under way."""
 

@@ -15,6 +15,7 @@ from tests.mpi.resume_support import (
     IMPALA,
     NORMALIZED,
     PPO,
+    RECURRENT,
     SLOW,
     attempt,
     cut_run,
@@ -41,6 +42,7 @@ DROPPED = [
     *[("normalized", "algorithm", name) for name in ("obs_count", "obs_mean", "obs_squares")],
     ("normalized", "algorithm", "discounted_return_squares"),
     ("normalized", "envs", "discounted_return"),
+    ("recurrent", "envs", "policy_state"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
 
@@ -50,6 +52,8 @@ def settings_of(kind, size):
         return pipeline(size, 1)
     if kind == "normalized":
         return synchronous(size, algorithm=PPO | {"normalize_returns": True}, **NORMALIZED)
+    if kind == "recurrent":
+        return synchronous(size, model=RECURRENT)
     return synchronous(size, env=BANDIT if kind == "bandit" else SHORT_CHAIN)
 
 
@@ -114,6 +118,13 @@ def steps_of_counting(updates):
             yield step, total
             step += 1
             ended = step == (7 if episode % 2 else 5)
+
+
+def test_recurrent_policies(comm):
+    short = {"model": RECURRENT, "budget": {"env_steps": 400}}
+    check_cut_run(comm, synchronous(comm.size, **short), [3])
+    with half(comm) as world:
+        check_cut_run(world, pipeline(world.size, 1, **short), [2])
 
 
 def test_gradients_by_torch(comm):

@@ -43,6 +43,7 @@ def test_equal_seeds_are_bit_equal(tmp_path, settings):
 
 
 def test_in_lockstep_one_actor_leaves_nothing_to_chance(tmp_path):
-    """max_lag=0 fixes the version of every trajectory, one actor their order; and the seed matters."""
-    strict, loose, other = weights(tmp_path, LOCKSTEP, ("lag.max_lag=0",), (*LOCKSTEP, "seed=1"))
-    assert strict == loose != other
+    """max_lag=0 fixes the version of every trajectory, one actor their order, as in one rank; and the seed matters."""
+    variants = (LOCKSTEP, ("lag.max_lag=0",), ("scheme=synchronous",), (*LOCKSTEP, "seed=1"))
+    strict, loose, synchronous, other = weights(tmp_path, *variants)
+    assert strict == loose == synchronous != other

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from hpcrl.audit.verdict import audit
 from hpcrl.storage import checkpoint
 from tests.system.support import TOY, lags, run, start
 
@@ -153,6 +154,20 @@ def test_two_actors_become_three_with_two_of_the_others(tmp_path):
     updates = ended.table("updates")["update"]
     assert updates.tolist() == list(range(1, len(updates) + 1))
     assert "episode_restarted" not in summary["events"] and summary["events"]["stream_derived"] >= 1
+
+
+def test_late_batches_wait_in_the_checkpoint(tmp_path):
+    """Of the queue that lag.injection puts before the updates."""
+    late = ("scheme=synchronous", "lag.injection=3", "lag.max_lag=3")
+    whole = run(tmp_path / "whole", *late, "budget.env_steps=600", recipe=CHAIN)
+    folder = tmp_path / "parts"
+    assert run(folder, *late, "budget.env_steps=300", RUN_DIR, recipe=CHAIN).code == 0
+    again = resume(folder, "budget.env_steps=600")
+    assert again.weights() == whole.weights()
+    found = audit(again.run_dir)
+    assert found.proved, found.violations
+    lag = again.table("lag")
+    assert lag["lag"].tolist() == [min(update - 1, 3) for update in lag["update"]]
 
 
 def test_a_second_writer_is_refused(tmp_path):

@@ -40,5 +40,17 @@ class StragglerEnv(ToyVectorEnv):
         return super().recv()
 
 
+class UnevenEnv(StragglerEnv):
+    """The counting environment, which takes longer the higher the rank."""
+
+    def recv(self):
+        time.sleep(self._seconds * int(os.environ.get("PMI_RANK", "0")))
+        return ToyVectorEnv.recv(self)
+
+
+def make_uneven(num_envs, seeds, seconds):
+    return UnevenEnv(num_envs, seeds, seconds)
+
+
 def make_straggler(num_envs, seeds, seconds):
     return StragglerEnv(num_envs, seeds, seconds)

@@ -42,11 +42,17 @@ def test_the_recipes_are_these():
         "atari.py:pong_impala",
         "atari.py:pong_ppo",
         "cartpole.py:a2c",
+        "cartpole.py:a3c",
         "cartpole.py:decoupled_ppo",
+        "cartpole.py:impact",
         "cartpole.py:impala",
         "cartpole.py:ppo",
         "lunarlander.py:decoupled_ppo",
         "lunarlander.py:ppo",
+        "memory.py:feedforward",
+        "memory.py:gru",
+        "memory.py:impala",
+        "memory.py:lstm",
         "mujoco.py:halfcheetah",
         "mujoco.py:hopper",
         "mujoco.py:walker2d",
@@ -63,8 +69,9 @@ def test_recipe_is_a_valid_run(name):
     task = (
         config.env.id.partition("-")[0].lower() if config.env.engine == "envpool" else name.partition(".")[0]
     )
-    assert config.name == f"{task}-{config.algorithm.name}"
+    assert config.name in {f"{task}-{config.algorithm.name}", name.replace(".py:", "-")}
     assert name in {
+        f"memory.py:{config.name.partition('-')[2]}",
         f"{task}.py:{config.algorithm.name}",
         f"mujoco.py:{task}",
         f"atari.py:{task}_{config.algorithm.name}",

@@ -17,6 +17,7 @@ from hpcrl.config import (
     A2CConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
+    ImpactConfig,
     ImpalaConfig,
     ModelConfig,
     PPOConfig,
@@ -39,6 +40,7 @@ CONFIGS: dict[str, AlgorithmConfig] = {
     "decoupled_ppo": DecoupledPPOConfig(
         learning_rate=3e-3, epochs=2, num_minibatches=3, behavior_weight_cap=1.5
     ),
+    "impact": ImpactConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0),
     "impala": ImpalaConfig(learning_rate=3e-3),
     "ppo": PPOConfig(learning_rate=3e-3, epochs=2, num_minibatches=3, dual_clip=3.0, value_clip=0.5),
 }

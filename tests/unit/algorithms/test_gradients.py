@@ -10,7 +10,7 @@ from torch.distributions import Categorical, Distribution, Independent, Normal
 
 from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
-from hpcrl.config import A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig
+from hpcrl.config import A2CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig
 from hpcrl.data.specs import EnvSpec
 from hpcrl.models.action_distributions import Gaussian
 from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, build, random_batch
@@ -20,6 +20,9 @@ CONFIGS = {
     "a2c": A2CConfig(gamma=GAMMA, max_grad_norm=1e6, gae_lambda=0.9),
     "decoupled_ppo": DecoupledPPOConfig(
         gamma=GAMMA, max_grad_norm=1e6, epochs=1, num_minibatches=1, behavior_weight_cap=1.2
+    ),
+    "impact": ImpactConfig(
+        gamma=GAMMA, max_grad_norm=1e6, num_minibatches=1, rho_bar=1.2, c_bar=0.9, target_ratio_cap=1.1
     ),
     "impala": ImpalaConfig(
         gamma=GAMMA, max_grad_norm=1e6, rho_bar=1.2, c_bar=0.9, pg_rho_bar=1.1, lambda_=0.95
@@ -48,6 +51,15 @@ def column(batch: Batch, values: Tensor, log_rho: Tensor, b: int) -> Arrays:
     }
 
 
+def impact_factors(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
+    """Value targets and advantages of one column."""
+    config = CONFIGS["impact"]
+    weight = np.exp(arrays["log_rho"][:, 0])
+    factors = GAMMA * config.gae_lambda * np.minimum(config.c_bar, weight)
+    advantages = slow_sums(arrays, 0, np.minimum(config.rho_bar, weight), factors)
+    return advantages + arrays["value"][:, 0], advantages
+
+
 def impala_factors(arrays: Arrays) -> tuple[np.ndarray, np.ndarray]:
     """Value targets and advantages of one column."""
     config = CONFIGS["impala"]
@@ -74,11 +86,13 @@ def policy_loss(name: str, log_prob: Tensor, log_rho: Tensor, advantage: float) 
         return -log_prob * advantage
     if name == "decoupled_ppo":  # at the policy around which its interval lies, nothing is clipped
         return -log_prob * advantage * min(float(log_rho.detach().exp()), CONFIGS[name].behavior_weight_cap)
-    config = CONFIGS["ppo"]
+    config = CONFIGS[name]
     ratio = log_rho.exp()
+    if name == "impact":  # the target network is the learned one here
+        ratio = ratio * min(float((-log_rho.detach()).exp()), config.target_ratio_cap)
     clipped = ratio.clamp(1 - config.clip_epsilon, 1 + config.clip_epsilon)
     objective = torch.min(ratio * advantage, clipped * advantage)
-    if advantage < 0:
+    if advantage < 0 and config.dual_clip is not None:
         objective = torch.max(objective, torch.tensor(config.dual_clip * advantage))
     return -objective
 
@@ -91,13 +105,13 @@ def reference_gradient(algorithm: ActorCriticAlgorithm, name: str, batch: Batch)
     log_prob, entropy = policy.log_prob(batch.fields["action"]), policy.entropy()
     log_rho = log_prob - batch.fields["behavior_log_prob"]
     each = [column(batch, values, log_rho, b) for b in range(num_columns)]
-    if name == "impala":
-        both = [impala_factors(arrays) for arrays in each]
+    if name in ("impact", "impala"):
+        both = [(impact_factors if name == "impact" else impala_factors)(arrays) for arrays in each]
     else:
         both = [gae_factors(arrays, algorithm.config.gae_lambda) for arrays in each]
     targets, advantages = (np.stack(arrays, axis=1) for arrays in zip(*both, strict=True))
     valid = batch.fields["valid"].numpy()
-    if name in ("decoupled_ppo", "ppo"):
+    if name in ("decoupled_ppo", "impact", "ppo"):
         advantages = (advantages - advantages[valid].mean()) / (advantages[valid].std() + 1e-8)
     config = algorithm.config
     loss = torch.zeros(())

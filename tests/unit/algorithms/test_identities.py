@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
+import pytest
 import torch
 
 from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
-from hpcrl.config import A2CConfig, DecoupledPPOConfig, PPOConfig
+from hpcrl.config import A2CConfig, DecoupledPPOConfig, ImpactConfig, PPOConfig
 from tests.unit.algorithms.support import DISCRETE, build, random_batch
 
 LOCAL = LocalReducer()
@@ -59,6 +62,42 @@ def test_the_cap_bounds_what_age_multiplies() -> None:
         algorithm.update(stale(on_policy(algorithm), by), LOCAL, 0.0)
         gradients.append(algorithm.optimizer.exp_avg.numpy())
     np.testing.assert_allclose(gradients[1], 2.0 * gradients[0], rtol=1e-4, atol=1e-7)
+
+
+def test_impact_with_a_target_that_acted_is_ppo() -> None:
+    options = {"epochs": 3, "num_minibatches": 2, "dual_clip": 3.0, "learning_rate": 0.03}
+    ppo, impact = build(PPOConfig(**options)), build(ImpactConfig(**options))
+    batch = on_policy(ppo)
+    results = [algorithm.update(batch, LOCAL, 0.0) for algorithm in (ppo, impact)]
+    assert results[0].metrics["clip_fraction"] > 0
+    assert results[1].metrics == pytest.approx(results[0].metrics, rel=1e-4)
+    np.testing.assert_allclose(impact.parameters.numpy, ppo.parameters.numpy, atol=1e-5)
+
+
+def test_impact_follows_its_target_every_so_many_updates() -> None:
+    impact = build(ImpactConfig(target_update_updates=2, learning_rate=0.03))
+    targets, learned = [], []
+    for update in range(5):
+        learned.append(impact.parameters.numpy.copy())
+        impact.update(replace(on_policy(impact), update=update), LOCAL, 0.0)
+        targets.append(impact.target.numpy().copy())
+    assert not np.array_equal(learned[0], learned[1])
+    for update, of in enumerate((0, 0, 2, 2, 4)):
+        np.testing.assert_array_equal(targets[update], learned[of])
+
+
+def test_impact_does_not_move_away_from_its_target() -> None:
+    """That data are fresh does not count: what is good is clipped, once the target is far behind."""
+    config = ImpactConfig(epochs=1, num_minibatches=1, entropy_coefficient=0.0, value_coefficient=0.0)
+    clipped = {}
+    for by in (0.0, 1.0):
+        impact = build(config)
+        impact.update(on_policy(impact), LOCAL, 0.0)
+        impact.network.policy_head.bias.data += torch.tensor([by, 0.0, -by])
+        metrics = impact.update(replace(on_policy(impact), update=1), LOCAL, 0.0).metrics
+        assert abs(metrics["log_rho_mean"]) < 1e-6
+        clipped[by] = metrics["clip_fraction"]
+    assert clipped[0.0] == 0 and clipped[1.0] > 0.5
 
 
 def test_the_first_step_of_ppo_is_that_of_a2c() -> None:

@@ -159,7 +159,8 @@ def test_the_gradient_is_clipped_after_averaging() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "calls"), [("a2c", 2), ("decoupled_ppo", 2 + 2 * 3 + 1), ("impala", 2), ("ppo", 2 + 2 * 3 + 1)]
+    ("name", "calls"),
+    [("a2c", 2), *((name, 2 + 2 * 3 + 1) for name in ("decoupled_ppo", "impact", "ppo")), ("impala", 2)],
 )
 @pytest.mark.parametrize("sizes", [(1,), (0, 1), (4, 3, 0)])
 def test_every_learner_reduces_equally_often(name: str, calls: int, sizes: tuple[int, ...]) -> None:

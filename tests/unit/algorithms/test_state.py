@@ -42,9 +42,11 @@ def test_state_round_trip_continues_bit_for_bit(name: str, env: EnvSpec) -> None
     assert int(first.state()["adam_steps"]) == 0
 
 
-@pytest.mark.parametrize("entry", ["parameters", "adam_exp_avg", "adam_exp_avg_sq", "adam_steps"])
+@pytest.mark.parametrize(
+    "entry", ["parameters", "adam_exp_avg", "adam_exp_avg_sq", "adam_steps", "target_parameters"]
+)
 def test_a_wrong_state_is_refused_by_name_and_changes_nothing(entry: str) -> None:
-    algorithm = build(CONFIGS["impala"])
+    algorithm = build(CONFIGS["impact"])
     before = algorithm.parameters.sha256()
     state = {name: values + np.ones_like(values) for name, values in algorithm.state().items()}
     with pytest.raises(ValueError, match=entry):

@@ -5,6 +5,7 @@ from pydantic import ValidationError
 
 from hpcrl.config import (
     A2CConfig,
+    A3CConfig,
     AlgorithmConfig,
     BudgetConfig,
     CheckpointConfig,
@@ -15,10 +16,12 @@ from hpcrl.config import (
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
+    ImpactConfig,
     ImpalaConfig,
     LagConfig,
     LogConfig,
     ModelConfig,
+    PlainGradientConfig,
     PPOConfig,
     RanksConfig,
     ReductionConfig,
@@ -66,6 +69,7 @@ SECTIONS = [
         observation_epsilon=1e-4,
     ),
     A2CConfig(**OF_ALL),
+    A3CConfig(**OF_ALL | {"batch_trajectories": 1}),
     DecoupledPPOConfig(
         **OF_ALL,
         clip_epsilon=0.3,
@@ -76,6 +80,22 @@ SECTIONS = [
         normalize_advantages=False,
         target_kl=0.02,
         behavior_weight_cap=2.0,
+    ),
+    ImpactConfig(
+        **OF_ALL,
+        clip_epsilon=0.3,
+        value_clip=0.4,
+        dual_clip=3.0,
+        epochs=2,
+        num_minibatches=2,
+        normalize_advantages=False,
+        target_kl=0.02,
+        buffer_batches=2,
+        batch_uses=3,
+        target_update_updates=5,
+        target_ratio_cap=1.5,
+        rho_bar=2.0,
+        c_bar=0.5,
     ),
     ImpalaConfig(
         unroll_length=20,
@@ -120,7 +140,7 @@ SECTIONS = [
         target_kl=0.01,
     ),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
-    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3),
+    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
@@ -172,10 +192,10 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
-CONTRADICTED = {"normalize_observations", "normalize_returns"}
-"""By other values of the examples: nature_cnn, reward_scale, reward_clip."""
+CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, DecoupledPPOConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -215,7 +235,7 @@ def all_sections():
 
 
 def test_the_sections_are_all_tested():
-    assert {*BY_TYPE, AlgorithmConfig, SurrogateConfig, RunConfig} == set(all_sections())
+    assert {*BY_TYPE, AlgorithmConfig, PlainGradientConfig, SurrogateConfig, RunConfig} == set(all_sections())
 
 
 @pytest.mark.parametrize("section", all_sections(), ids=lambda section: section.__name__)
@@ -231,6 +251,7 @@ def test_every_field_has_a_docstring(section):
 
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
+    few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
     run = RunConfig(
         name="All.of_it-1",
         scheme="pipeline",
@@ -238,7 +259,7 @@ def test_a_whole_run_round_trips(algorithm):
         env=BY_TYPE[EnvConfig],
         model=BY_TYPE[ModelConfig],
         algorithm=algorithm,
-        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"}),
+        ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
         lag=BY_TYPE[LagConfig],
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],

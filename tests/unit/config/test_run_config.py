@@ -65,9 +65,78 @@ CONTRADICTIONS = {
         {"scheme": "synchronous", "faults": {"actor_death": "continue"}},
         ["faults.actor_death=continue", "scheme=synchronous", "faults.actor_death=end"],
     ),
+    "gradients in step": (
+        {"scheme": "synchronous", "algorithm": {"name": "a3c"}},
+        ["algorithm.name=a3c", "scheme=pipeline", "algorithm.name=a2c"],
+    ),
+    "gradients to two learners": (
+        {"algorithm": {"name": "a3c"}, "ranks": {"learners": 2}},
+        ["ranks.learners=2", "algorithm.name=a3c", "ranks.learners=1"],
+    ),
+    "several gradients at once": (
+        {"algorithm": {"name": "a3c", "batch_trajectories": 2}},
+        ["algorithm.batch_trajectories=2", "algorithm.name=a3c", "batch_trajectories=1"],
+    ),
+    "gradients by two replay ranks": (
+        {"algorithm": {"name": "a3c"}, "ranks": {"actors": 2, "replay": 2}},
+        ["algorithm.batch_trajectories=1", "ranks.replay=2"],
+    ),
+    "gradients and moments of observations": (
+        {"algorithm": {"name": "a3c"}, "model": {"normalize_observations": True}},
+        ["model.normalize_observations=true", "algorithm.name=a3c", "use model.normalize_observations=false"],
+    ),
+    "gradients and moments of returns": (
+        {"algorithm": {"name": "a3c", "normalize_returns": True}},
+        ["algorithm.normalize_returns=true", "algorithm.name=a3c"],
+    ),
+    "injected lag and reuse": (
+        {"scheme": "synchronous", "algorithm": {"name": "impact"}, "lag": {"injection": 1, "max_lag": 3}},
+        ["lag.injection=1", "algorithm.batch_uses=1", "lag.injection=0"],
+    ),
+    "reuse beyond the lag": (
+        {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 3}, "lag": {"max_lag": 3}},
+        ["lag.max_lag=3", "batch_uses=3", "buffer_batches=2", "lag.max_lag=4 or more, 5 if actors"],
+    ),
+    "reuse beyond the lag in step": (
+        {"scheme": "synchronous", "algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 1}},
+        ["lag.max_lag=1", "batch_uses=3", "use lag.max_lag=2 or more"],
+    ),
+    "deterministic and loose with reuse": (
+        {"deterministic": True, "algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 4}},
+        ["lag.max_lag of 0 or 1 more than the 2 updates", "not 4"],
+    ),
+    "published too rarely with reuse": (
+        {"algorithm": {"name": "impact", "batch_uses": 3}, "lag": {"max_lag": 2, "publish_every_updates": 2}},
+        ["lag.max_lag=2", "publish_every_updates - 1 = 1 more than the 2 updates"],
+    ),
     "published too rarely": (
         {"lag": {"max_lag": 1, "publish_every_updates": 3}},
         ["lag.max_lag=1", "lag.publish_every_updates", "2"],
+    ),
+    "the clock where every update is published": (
+        {"lag": {"max_lag": 1, "publish_every_seconds": 0.5}},
+        ["lag.publish_every_seconds=0.5", "raise lag.publish_every_updates"],
+    ),
+    "the clock in a deterministic run": (
+        {"deterministic": True, "lag": {"max_lag": 1, "publish_every_seconds": 0.5}},
+        ["deterministic=true", "lag.publish_every_seconds=null"],
+    ),
+    "the clock where nothing is published": (
+        {"scheme": "synchronous", "lag": {"publish_every_seconds": 0.5}},
+        ["lag.publish_every_seconds=0.5", "synchronous"],
+    ),
+    "too rarely in spite of the clock": (
+        {"lag": {"max_lag": 1, "publish_every_updates": 3, "publish_every_seconds": 0.5}},
+        ["lag.max_lag=1", "lag.publish_every_updates"],
+    ),
+    "lag put into a pipeline": ({"lag": {"injection": 1}}, ["lag.injection=1", "scheme=synchronous"]),
+    "lag put into several workers": (
+        {"scheme": "synchronous", "ranks": {"workers": 2}, "lag": {"injection": 1}},
+        ["lag.injection=1", "ranks.workers=2"],
+    ),
+    "more lag than is allowed": (
+        {"scheme": "synchronous", "lag": {"injection": 3, "max_lag": 2}},
+        ["lag.injection=3", "lag.max_lag=2", "raise lag.max_lag to 3"],
     ),
     "dual clip in the trust interval": (
         ppo(dual_clip=1.2, clip_epsilon=0.25),
@@ -115,6 +184,10 @@ ALLOWED = {
         "lag": {"max_lag": 5},
     },
     "published just often enough": {"lag": {"max_lag": 2, "publish_every_updates": 3}},
+    "by number or by the clock": {
+        "lag": {"max_lag": 2, "publish_every_updates": 3, "publish_every_seconds": 0.5}
+    },
+    "as much lag as is allowed": {"scheme": "synchronous", "lag": {"injection": 2, "max_lag": 2}},
     "dual clip": ppo(dual_clip=1.3, clip_epsilon=0.25),
     "everything normalized": ppo(normalize_returns=True) | {"model": {"normalize_observations": True}},
 }

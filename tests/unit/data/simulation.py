@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpcrl.data.admission import Admission, most_alive
+from hpcrl.data.reuse import Reuse
 
 MAX_EVENTS = 100_000
 
@@ -34,12 +35,18 @@ class Setup:
     deterministic: bool = False
     grants_per_actor: int = 2
     first_version: int = 0
+    reuse: tuple[int, int] = (1, 1)
     updates: int = 30
     batches_ahead: int = 2
     message_time: float = 0.3
     pause: tuple[float, float] | None = None  # actor 0 of shard 0 sleeps from, for how long
     death: float | None = None  # when actor 0 of shard 0 dies
     seed: int = 0
+
+    @property
+    def lag_when_new(self) -> int:
+        batches, uses = self.reuse
+        return self.max_lag - (uses - 1) * batches
 
 
 @dataclass
@@ -85,22 +92,25 @@ class Simulation:
         self._end = setup.first_version + setup.updates
         self.training = False
         self.lags: list[int] = []
+        self.schedule = Reuse(*setup.reuse, setup.first_version)
+        self._buffer: dict[tuple[int, int], list[int]] = {}  # shard, place -> grants
+        self.uses: dict[tuple[int, int], int] = {}  # shard, grant -> how often it was trained on
         self.shards = [
             Shard(
                 admission(
                     batch=setup.batch,
-                    max_lag=setup.max_lag,
+                    max_lag=setup.lag_when_new,
                     actors=len(times),
                     grants_per_actor=setup.grants_per_actor,
                     overdue=setup.overdue,
                     deterministic=setup.deterministic,
-                    first_version=setup.first_version,
+                    reuse=self.schedule,
                 )
             )
             for times in setup.actor_times
         ]
         for shard in self.shards:
-            shard.requested = shard.served = setup.first_version
+            shard.requested = shard.served = self.schedule.first_batch
         self.actors = [
             [Actor(shard, index, seconds) for index, seconds in enumerate(times)]
             for shard, times in enumerate(setup.actor_times)
@@ -148,20 +158,24 @@ class Simulation:
     def _request(self, shard: Shard) -> None:
         shard.requested += 1
 
-    def _receive_batch(self, shard: Shard, update: int, numbers: list[int]) -> None:
-        shard.arrived_batches[update] = numbers
+    def _receive_batch(self, shard: Shard, batch: int, numbers: list[int]) -> None:
+        shard.arrived_batches[batch] = numbers
         self._maybe_train()
 
     def _maybe_train(self) -> None:
-        if (
-            self.training
-            or self.updates == self._end
-            or any(self.updates not in shard.arrived_batches for shard in self.shards)
-        ):
+        if self.training or self.updates == self._end:
             return
+        if self.schedule.is_new(self.updates):
+            batch = self.schedule.batches_before(self.updates)
+            if any(batch not in shard.arrived_batches for shard in self.shards):
+                return
+            for index, shard in enumerate(self.shards):
+                place = (index, self.schedule.place(self.updates))
+                self._buffer[place] = shard.arrived_batches.pop(batch)
         self.training = True
-        for shard in self.shards:
-            for number in shard.arrived_batches.pop(self.updates):
+        for index, shard in enumerate(self.shards):
+            for number in self._buffer[index, self.schedule.place(self.updates)]:
+                self.uses[index, number] = self.uses.get((index, number), 0) + 1
                 lag = self.updates - shard.used[number]
                 self.lags.append(lag)
                 if not 0 <= lag <= self.setup.max_lag:
@@ -175,7 +189,8 @@ class Simulation:
         self.updates += 1
         if self.updates % self.setup.publish_every == 0:
             self._publish(self.updates)
-        self._ask()
+        if self.schedule.is_new(self.updates - 1):
+            self._ask()
         self._maybe_train()
 
     # the shards
@@ -199,7 +214,7 @@ class Simulation:
         gone += len(shard.refused) + len(shard.lost)
         most = most_alive(
             batch=self.setup.batch,
-            max_lag=self.setup.max_lag,
+            max_lag=self.setup.lag_when_new,
             actors=len(self.setup.actor_times[index]),
             grants_per_actor=self.setup.grants_per_actor,
         )
@@ -207,23 +222,23 @@ class Simulation:
             raise ContractBrokenError(f"{len(shard.granted) - gone} trajectories need more than {most} rows")
 
     def _serve(self, shard: Shard) -> bool:
-        update = shard.served
-        dropped = shard.admission.drop_overdue(update)
+        batch = shard.served
+        dropped = shard.admission.drop_overdue(batch)
         if self.setup.overdue == "wait" and dropped:
             raise ContractBrokenError("dropped although it should wait")
         shard.here -= set(dropped)
         shard.dropped_here += dropped
-        numbers = shard.admission.take_batch(update)
+        numbers = shard.admission.take_batch(batch)
         if numbers is None:
             return False
         if len(numbers) != self.setup.batch or not set(numbers) <= shard.here:
-            raise ContractBrokenError(f"batch {numbers} of update {update} is not made of what is here")
+            raise ContractBrokenError(f"batch {numbers} is not made of what is here")
         shard.here -= set(numbers)
         if shard.here and max(numbers) > min(shard.here):
             raise ContractBrokenError(f"batch {numbers} passes over the older {min(shard.here)}")
         shard.batches.append(numbers)
         shard.served += 1
-        self._later(self._travel(), self._receive_batch, shard, update, numbers)
+        self._later(self._travel(), self._receive_batch, shard, batch, numbers)
         return True
 
     def _die(self) -> None:
@@ -265,11 +280,12 @@ class Simulation:
 
     def _check_order(self, shard: Shard) -> None:
         batch, first = self.setup.batch, self.setup.first_version
-        for update, numbers in enumerate(shard.batches, first):
-            if numbers != list(range(update * batch, (update + 1) * batch)):
-                raise ContractBrokenError(f"update {update} has grants {numbers}")
-            if any(shard.used[number] != max(update - self.setup.max_lag, first) for number in numbers):
-                raise ContractBrokenError(f"update {update} has another version than update - max_lag")
+        for count, numbers in enumerate(shard.batches, self.schedule.first_batch):
+            if numbers != list(range(count * batch, (count + 1) * batch)):
+                raise ContractBrokenError(f"batch {count} has grants {numbers}")
+            version = max(self.schedule.first_use(count) - self.setup.lag_when_new, first)
+            if any(shard.used[number] != version for number in numbers):
+                raise ContractBrokenError(f"batch {count} has another version than its update - max_lag")
 
     # the actors
 

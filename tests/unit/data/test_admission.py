@@ -3,6 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hpcrl.data.admission import Admission, still_in_time
+from hpcrl.data.reuse import Reuse
 from tests.unit.data.simulation import ContractBrokenError, Setup, Simulation
 
 SPEEDS = st.sampled_from((0.1, 0.5, 1.0, 10.0))
@@ -10,12 +11,14 @@ SPEEDS = st.sampled_from((0.1, 0.5, 1.0, 10.0))
 
 @st.composite
 def setups(draw, deterministic):
-    max_lag = draw(st.sampled_from((0, 1) if deterministic else (0, 1, 2, 8)))
-    publish_every = 1 if deterministic else draw(st.integers(1, min(3, max_lag + 1)))
+    lag_when_new = draw(st.sampled_from((0, 1) if deterministic else (0, 1, 2, 8)))
+    publish_every = 1 if deterministic else draw(st.integers(1, min(3, lag_when_new + 1)))
+    batches, uses = draw(st.sampled_from(((1, 1), (1, 1), (1, 2), (2, 2), (3, 2), (2, 4))))
     shards = draw(st.lists(st.lists(SPEEDS, min_size=1, max_size=4).map(tuple), min_size=1, max_size=3))
     mortal = not deterministic and len(shards[0]) > 1
     return Setup(
-        max_lag=max_lag,
+        max_lag=lag_when_new + (uses - 1) * batches,
+        reuse=(batches, uses),
         batch=draw(st.integers(1, 7)),
         actor_times=tuple(shards),
         death=draw(st.sampled_from((None, 0.2, 7.0, 60.0))) if mortal else None,
@@ -34,6 +37,7 @@ def run(setup):
     """The contract is checked by the simulation itself; it raises."""
     simulation = Simulation(setup).run()
     assert len(simulation.lags) == setup.updates * setup.batch * len(setup.actor_times)
+    assert set(simulation.uses.values()) <= set(range(1, setup.reuse[1] + 1))
     assert simulation.most_grants_held <= setup.grants_per_actor
     return simulation
 
@@ -48,8 +52,9 @@ def test_never_too_old_always_progress_first_in_first_out(setup):
 @given(setups(deterministic=True))
 def test_deterministic_batches_are_grants_in_order_with_fixed_versions(setup):
     simulation = run(setup)
-    late = simulation.lags[setup.max_lag * setup.batch * len(setup.actor_times) :]
-    assert set(late) == {setup.max_lag}
+    late = simulation.lags[setup.lag_when_new * setup.batch * len(setup.actor_times) :]
+    assert max(late) == setup.max_lag and min(late) >= setup.lag_when_new
+    assert setup.reuse != (1, 1) or set(late) == {setup.max_lag}
 
 
 STRAGGLERS = Setup(max_lag=2, batch=1, actor_times=((10.0, 10.0, 0.1),), update_time=0.05)
@@ -180,6 +185,7 @@ class NeverDrops(Admission):
 FAST_LEARNER = Setup(max_lag=1, batch=2, actor_times=((10.0, 0.1, 0.1, 0.1),), update_time=0.05)
 SLOW_LEARNER = Setup(max_lag=1, batch=2, actor_times=((0.1, 0.2, 0.3),), update_time=5.0)
 DROPPING = Setup(max_lag=1, batch=2, actor_times=((10.0, 0.1, 0.1),), update_time=0.05, overdue="drop")
+REUSED = Setup(max_lag=5, reuse=(2, 3), batch=2, actor_times=((10.0, 0.1, 0.1, 0.1),), update_time=0.05)
 IN_ORDER = Setup(max_lag=1, batch=3, actor_times=((10.0, 0.1),), update_time=0.05, deterministic=True)
 LOOSE = Setup(max_lag=8, batch=2, actor_times=((0.1, 0.2, 0.3),), update_time=5.0, grants_per_actor=9)
 STRICT = Setup(max_lag=0, batch=2, actor_times=((1.0, 1.0),))
@@ -192,6 +198,7 @@ STRICT = Setup(max_lag=0, batch=2, actor_times=((1.0, 1.0),))
         (WaitsForNobody, FAST_LEARNER, r"lag \d+ > 1"),
         (WaitsOnlyForWhatIsOverdueNow, STRAGGLERS, r"lag \d+ > 2"),
         (DeadlineOneLater, FAST_LEARNER, r"lag \d+ > 1"),
+        (DeadlineOneLater, REUSED, r"lag \d+ > 5"),
         (NewestFirst, LOOSE, "passes over the older"),
         (OrderOfArrival, IN_ORDER, "has grants"),
         (TakesThemAgain, SLOW_LEARNER, "nothing moves|not made of what is here"),
@@ -237,7 +244,7 @@ def test_given_up_trajectories_count_against_their_actor_until_they_come():
     admission.publish(1)
     assert admission.next_grant().number == 1
     assert admission.drop_overdue(1) == []
-    assert admission.dropped == 1
+    assert (admission.dropped, admission.overdue_under_way) == (1, {0: 1})
     assert admission.next_grant() is None  # two are with the actor, though one is given up
     assert not admission.arrive(0)
     assert admission.next_grant().number == 2
@@ -251,7 +258,7 @@ def test_what_has_arrived_too_early_for_its_update_is_dropped_and_told():
     assert admission.arrive(0)
     assert admission.drop_overdue(0) == []
     assert admission.drop_overdue(1) == [0]
-    assert (admission.dropped, admission.waiting) == (1, 0)
+    assert (admission.dropped, admission.waiting, admission.overdue_under_way) == (1, 0, {})
 
 
 def test_actors_that_hold_equally_many_take_turns():
@@ -266,14 +273,14 @@ def test_actors_that_hold_equally_many_take_turns():
     assert actors == [0, 1, 2, 0, 1, 2, 0]
 
 
-def resumed(waiting, *, batch=2, max_lag=1, actors=2, deterministic=True, first=5):
+def resumed(waiting, *, batch=2, max_lag=1, actors=2, deterministic=True, first=5, reuse=(1, 1)):
     return Admission(
         batch=batch,
         max_lag=max_lag,
         actors=actors,
         grants_per_actor=4,
         deterministic=deterministic,
-        first_version=first,
+        reuse=Reuse(*reuse, first),
         waiting=waiting,
     )
 
@@ -352,4 +359,4 @@ def test_what_waits_is_known_with_its_version():
     ],
 )
 def test_what_would_be_too_old_does_not_wait(versions, max_lag, kept):
-    assert still_in_time(versions, first_version=5, batch=2, max_lag=max_lag) == kept
+    assert still_in_time(versions, reuse=Reuse(first=5), batch=2, max_lag=max_lag) == kept

@@ -75,7 +75,7 @@ def test_every_field_is_aligned_and_none_overlaps_another(spec, count):
 
 def test_the_smallest_trajectory():
     layout = TrajectoryLayout(TrajectorySpec(unroll_length=1, num_envs=1, fields=(VALID, VERSION)))
-    assert layout.nbytes == HEADER_BYTES + 2 * ALIGNMENT
+    assert layout.nbytes == HEADER_BYTES + 3 * ALIGNMENT  # origins and two fields
     trajectory = begin(layout, layout.allocate(1)[0])
     trajectory.fields["valid"][...] = True
     trajectory.seal(checksum=True)
@@ -119,6 +119,7 @@ def test_begin_fills_the_header():
     assert (header["version_first"], header["version_last"]) == (7, 7)
     assert (header["first_env"], header["num_envs"]) == (6, 1)
     assert (trajectory.fields["parameter_version"] == 7).all()
+    assert trajectory.origin.tolist() == [(2, 1, 11)] * 2
 
 
 @pytest.mark.parametrize("used", [0, 1, 2])
@@ -200,11 +201,13 @@ def test_joined_trajectories_lie_side_by_side(count, checksum):
         part.fields["initial_state"][...] = 10 + index
         part.fields["valid"][:, : 2 - (index == 1)] = True
         part.header["version_first"], part.header["version_last"] = 5 - index, 7 + index
+        part.origin["grant"] = 20 + index
         part.seal(checksum)
         parts.append(part)
     joined = wide.check(wide.join(wide.allocate(1, poison=True)[0], parts).buffer, 2)
     for name, array in joined.fields.items():
         assert np.array_equal(array, np.concatenate([part.fields[name] for part in parts], axis=1))
+    assert joined.origin["grant"].tolist() == [20 + index for index in range(count) for _ in range(2)]
     header = {name: int(joined.header[name]) for name in HEADER.names}
     assert (header["version_first"], header["version_last"]) == (6 - count, 6 + count)
     assert header["valid_steps"] == sum(int(part.header["valid_steps"]) for part in parts)

@@ -22,7 +22,7 @@ CASE_COUNTS = {
     "vtrace": 13,
     "dualclip": 8,
     "actor_critic": 6,
-    "offpolicy_ppo": 5,
+    "offpolicy_ppo": 7,
     "tanh_gaussian": 3,
     "running_moments": 6,
 }
@@ -108,6 +108,17 @@ def check_oracle_decoupled(case: dict[str, Any]) -> None:
     close("offpolicy_ppo", -weight * loss, expected["objective"])
     close("offpolicy_ppo", (weight * loss).mean().item(), expected["loss"])
     close("offpolicy_ppo", loss.mean().item(), expected["loss_if_behaviour_weight_is_forgotten"])
+
+
+def check_oracle_impact(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    worker, target, advantage = (double(inputs[name]) for name in ("logp_worker", "logp_target", "adv"))
+    new = double(inputs["logp_new"])
+    log_ratio = new - losses.clipped_target_log_prob(target, worker, inputs["rho"])
+    loss = losses.clipped_surrogate_loss(log_ratio, advantage, inputs["eps"])
+    close("offpolicy_ppo", log_ratio.exp(), expected["ratio"])
+    close("offpolicy_ppo", -loss, expected["objective"])
+    close("offpolicy_ppo", loss.mean().item(), expected["loss"])
 
 
 def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
@@ -222,8 +233,8 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
-def test_oracle_decoupled(case: dict[str, Any]) -> None:
-    check_oracle_decoupled(case)
+def test_oracle_off_policy_ppo(case: dict[str, Any]) -> None:
+    {"decoupled": check_oracle_decoupled, "impact": check_oracle_impact}[case["kind"]](case)
 
 
 @pytest.mark.parametrize("case", cases("running_moments"))

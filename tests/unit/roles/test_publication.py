@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 
+from hpcrl.config import LagConfig
+from hpcrl.roles import publication as module
 from hpcrl.roles.publication import Publication
 
 
@@ -26,7 +28,7 @@ class SlowCopy:
         self.arrived = True
 
 
-def open_publication(copy=None, role_rank=0):
+def open_publication(copy=None, role_rank=0, **lag):
     """A learner's publication, the vector it publishes, and what came out: (version, values) and versions sent."""
     published, sent = [], []
     publisher = SimpleNamespace(
@@ -37,6 +39,7 @@ def open_publication(copy=None, role_rank=0):
     )
     vector = torch.zeros(2)
     session = SimpleNamespace(
+        config=SimpleNamespace(lag=LagConfig(**lag)),
         world=SimpleNamespace(plan=SimpleNamespace(ranks=lambda role: [5]), sender=lambda rank, tag: sender),
         parameters=SimpleNamespace(publisher=publisher, poll=lambda: None),
     )
@@ -94,3 +97,19 @@ def test_only_learner_0_publishes():
     publication, _, published, sent = open_publication(role_rank=1)
     publication.publish(0)
     assert published == sent == []
+
+
+def test_by_number():
+    publication, _, _, sent = open_publication(publish_every_updates=3, max_lag=2)
+    for update in range(1, 8):
+        publication.after(update)
+    assert sent == [3, 6]
+
+
+def test_by_number_or_by_the_clock_whichever_comes_first(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now)
+    publication, _, _, sent = open_publication(publish_every_updates=4, max_lag=3, publish_every_seconds=10.0)
+    for update, now in ((1, 109.0), (2, 111.0), (3, 120.0), (4, 120.5), (5, 130.0), (6, 130.5), (7, 140.0)):  # noqa: B007
+        publication.after(update)
+    assert sent == [2, 4, 6]

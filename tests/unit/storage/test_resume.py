@@ -131,6 +131,23 @@ def test_returns_that_were_not_counted_from_the_start_are_not_normalized_by(tmp_
         check_start(changed, "must")
 
 
+def test_a_queue_of_late_batches_cannot_change_its_length(tmp_path):
+    late = {"scheme": "synchronous", "lag": {"injection": 2, "max_lag": 3}}
+    open_run(config(tmp_path, **late), "never").directory.close()
+    with pytest.raises(ConfigError, match=r"lag\.injection: 2 -> 3"):
+        check_start(config(tmp_path, scheme="synchronous", lag={"injection": 3, "max_lag": 3}), "must")
+
+
+def test_keys_that_the_first_attempt_did_not_have_count_with_their_default(tmp_path):
+    begin(tmp_path, 4)
+    values = json.loads((tmp_path / "config.json").read_text())
+    del values["lag"]["injection"], values["model"]["activation"]
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    check_start(config(tmp_path), "must")
+    with pytest.raises(ConfigError, match="activation"):
+        check_start(config(tmp_path, model={"activation": "relu"}), "must")
+
+
 @pytest.mark.parametrize("key", FREE)
 def test_the_rest_can_change_and_is_noted(tmp_path, key):
     begin(tmp_path, 4)
