@@ -30,5 +30,5 @@ def test_squashed_actions_reach_the_environment_scaled(tmp_path):
 def test_a_mask_that_allows_nothing_ends_the_run_with_the_name_of_the_environment(tmp_path):
     settings = ("env.engine=custom", "env.kwargs.stuck_at=3")
     ended = run(tmp_path, f"env.id={HERE}:Buttons", *settings, ranks=1, environ=WITH_TESTS)
-    assert ended.code == 1
+    assert ended.code == 3
     assert f"env.id='{HERE}:Buttons': the action mask of row 0 allows no choice of part 0" in ended.stderr
