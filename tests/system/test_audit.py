@@ -192,6 +192,10 @@ def trained_twice(doctor):
     doctor.make_checksums_fit(1)
 
 
+def trained_twice_as_if_that_was_allowed(doctor):
+    doctor.set(1, "updates", -1, batch_use=2)
+
+
 def bound_raised_in_the_file(doctor):
     doctor.set_config(2, max_lag=5)
 
@@ -226,6 +230,7 @@ DOCTORED = {
     sum_changed: "env_steps in `trajectories`",
     update_removed: "update 4 has no row in attempt 1; update 5 follows",
     trained_twice: "trained before, in update 1",
+    trained_twice_as_if_that_was_allowed: "batch_use is 2, the config allows 1",
     bound_raised_in_the_file: "lag.max_lag is 5 in 002.h5 and 2 in config.json",
     bound_raised_beside_it: "lag.max_lag is 2 in 002.h5 and 5 in config.json",
     bound_lowered_everywhere: "is more than lag.max_lag=0",

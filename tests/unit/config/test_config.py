@@ -57,6 +57,7 @@ SECTIONS = [
         num_groups=2,
         vectorization="async",
         num_threads=3,
+        mask_from_info=True,
         kwargs={"stack_num": 4, "nested": {"a": [1, 2.5, None, True, "x"]}},
     ),
     ModelConfig(
@@ -140,7 +141,7 @@ SECTIONS = [
         target_kl=0.01,
     ),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
-    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3),
+    LagConfig(max_lag=5, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0, injection=4),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
