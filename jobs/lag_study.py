@@ -131,8 +131,12 @@ def _run_all(configs: Sequence[RunConfig], jobs: int) -> list[str]:
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("runs"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns) as progress, ThreadPoolExecutor(jobs) as pool:
-        return [line for line in progress.track(pool.map(_run, configs), len(configs)) if line]
+    with Progress(*columns) as progress:
+        pool = ThreadPoolExecutor(jobs)
+        try:
+            return [line for line in progress.track(pool.map(_run, configs), len(configs)) if line]
+        finally:  # Ctrl-C stops those under way by itself; the others do not begin
+            pool.shutdown(cancel_futures=True)
 
 
 def _run(config: RunConfig) -> str:

@@ -4,12 +4,16 @@ from hpcrl.config import BudgetConfig, EnvConfig, ModelConfig, PPOConfig, RunCon
 
 
 def ppo() -> RunConfig:
-    """Every rank acts and learns, in step."""
+    """Every rank acts and learns, in step.
+
+    Reached, greedy mean of 20 episodes: -166 (seed 0, 160,000 env_steps), -164 and -157 (seeds 1, 2; 150,000), in one
+    process on one core of a 2-core virtual machine (Xeon with AVX-512, busy with other work), 17 s of CPU time.
+    """
     return RunConfig(
         name="pendulum-ppo",
         scheme="synchronous",
         env=EnvConfig(id="Pendulum-v1", engine="envpool", num_envs=32),
-        model=ModelConfig(shared_torso=False, initial_log_std=0.5),
+        model=ModelConfig(shared_torso=False, action_distribution="tanh_gaussian", initial_log_std=0.5),
         algorithm=PPOConfig(
             unroll_length=100,
             gamma=0.97,  # looks some 30 env_steps ahead, about what a swing takes

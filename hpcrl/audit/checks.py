@@ -167,6 +167,14 @@ def _once(seen: Evidence) -> Iterator[str]:
     numbers = np.arange(len(pairs))
     use = numbers - np.maximum.accumulate(np.where(first, numbers, 0)) + 1
     said = seen.updates["batch_use"][seen.raw_place[rows]]
+    most = seen.of_attempt(lambda head: int(head.config.get("algorithm", {}).get("batch_uses", 1)))
+    yield from first_row(
+        seen.updates["batch_use"] > most,
+        lambda at: (
+            f"update {seen.updates['update'][at]}: batch_use is {seen.updates['batch_use'][at]}, the config "
+            f"allows {most[at]}"
+        ),
+    )
     yield from first_row(
         use != said,
         lambda at: (

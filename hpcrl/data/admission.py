@@ -79,8 +79,8 @@ class Admission:
         self.granted = first_number + len(waiting)
         self.dropped = 0
         self._reuse = reuse
-        self.overdue_under_way = [0] * actors
-        """Of the dropped ones those that had not come yet, by actor."""
+        self.overdue_under_way: dict[int, int] = {}
+        """Of the dropped ones those that had not come yet, by actor; of whom there are some."""
         self._under_way: dict[int, Grant] = {}
         self._arrived: dict[int, Grant] = {
             first_number + place: Grant(first_number + place, 0, version)
@@ -172,7 +172,7 @@ class Admission:
             del self._arrived[number]
         for number in late_away:
             self._given_up[number] = grant = self._under_way.pop(number)
-            self.overdue_under_way[grant.actor] += 1
+            self.overdue_under_way[grant.actor] = self.overdue_under_way.get(grant.actor, 0) + 1
         self.dropped += len(late_here) + len(late_away)
         return late_here
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING
 
@@ -19,12 +18,11 @@ from hpcrl.config import ExitCode
 from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.batch import Fields, origins_of, parts_of, slots_of, trained_rows
+from hpcrl.roles.batch import Fields, origins_of, parts_of, set_aside, slots_of, trained_rows
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
-from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.parts import Given
 from hpcrl.storage.raw_rows import row_checksums
 
@@ -201,9 +199,8 @@ class Learning:
                 self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        rows, histogram = trained_rows(
-            self.updates, fields, origins_of(trajectories), session.config.lag.max_lag
-        )
+        origins, max_lag = origins_of(trajectories), session.config.lag.max_lag
+        rows, histogram = trained_rows(self.updates, fields, origins, max_lag)
         session.record("trajectories", rows)
         totals = np.array([*histogram, slots_of(fields), row_checksums(rows).sum()], np.float64)
         self._reducer.sum_array(totals)
@@ -214,8 +211,8 @@ class Learning:
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
-            metrics = result.metrics | {"valid_fraction": valid / max(slots, 1.0), "batch_use": use}
-            metrics["rows_checksum"] = checksum
+            metrics = {**result.metrics, "batch_use": use, "rows_checksum": checksum}
+            metrics["valid_fraction"] = valid / max(slots, 1.0)
             record_update(
                 session.record, self.updates, self.env_steps, metrics, summed_lags, applied=result.applied
             )
@@ -295,16 +292,8 @@ class Learning:
         self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1
         if applied:
             return
-        name = f"nonfinite-update{self.updates:06d}-learner{self._placement.role_rank}.h5"
-        path: Path = self._session.run_dir / "logs" / name
-        dump_arrays(path, fields)
+        set_aside(self._session, self._placement, self.updates, fields)
         most = self._session.config.algorithm.max_nonfinite_updates
-        text = (
-            f"the gradient of update {self.updates} was not finite; not applied, batch saved as logs/{name}"
-        )
-        record_event(self._session, self._placement, "nonfinite_update", text)
         if self._counters.nonfinite >= most:
-            self._session.fail(
-                ExitCode.LEARNING_FAILED,
-                f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)",
-            )
+            text = f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)"
+            self._session.fail(ExitCode.LEARNING_FAILED, text)

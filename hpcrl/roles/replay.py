@@ -241,12 +241,8 @@ class ReplayShard:
         whole, shard = config.batch_trajectories, self._placement.role_rank
         mine = [one for one in queue.in_order() if one[0] % whole % config.ranks.replay == shard]
         batch = len(self._positions)
-        kept = still_in_time(
-            [version for _, version, _ in mine],
-            reuse=self._reuse,
-            batch=batch,
-            max_lag=config.max_lag_when_new,
-        )
+        versions = [version for _, version, _ in mine]
+        kept = still_in_time(versions, reuse=self._reuse, batch=batch, max_lag=config.max_lag_when_new)
         for place, index in enumerate(kept):
             row, number = next(self._fresh), self._reuse.first_batch * batch + place
             self._memory(row)[: self._layout.nbytes] = mine[index][2]
@@ -280,27 +276,21 @@ class ReplayShard:
     def _drop_overdue(self) -> None:
         """Drop what would be too old, here or still with an actor; counted when decided, whether it comes or not.
 
-        Noted as the actor's: its environments are under-represented for it.
+        Noted as its actor's, unless that is one of an earlier attempt that there is no more.
         """
+        before = Counter(self.admission.overdue_under_way)
         dropped: Counter[int] = Counter()
-        before = list(self.admission.overdue_under_way)
-        for number in self.admission.drop_overdue(self.served):
-            row = self._row_of.pop(number)
+        for row in map(self._row_of.pop, self.admission.drop_overdue(self.served)):
             dropped[int(self._layout.view(self._memory(row)).header["actor"])] += 1
             self._release(row)
-        for actor, (was, now) in enumerate(zip(before, self.admission.overdue_under_way, strict=True)):
-            dropped[self._placement.role_rank + actor * self._session.config.ranks.replay] += now - was
-        for role_rank, count in sorted(dropped.items()):
-            if count:
-                self._note_overdue(role_rank, count)
-
-    def _note_overdue(self, role_rank: int, count: int) -> None:
-        placements = self._session.world.plan.placements
-        found = [one for one in placements if (one.role, one.role_rank) == ("actor", role_rank)]
-        # one of an earlier attempt may have had more actors
+        for actor, count in (Counter(self.admission.overdue_under_way) - before).items():
+            dropped[self._placement.role_rank + actor * self._session.config.ranks.replay] += count
         update, max_lag = self._reuse.first_use(self.served) + 1, self._session.config.lag.max_lag
-        text = f"of actor {role_rank}: too old for update {update} under lag.max_lag={max_lag}"
-        record_event(self._session, [*found, self._placement][0], "dropped_trajectory", text, count)
+        actors = [one for one in self._session.world.plan.placements if one.role == "actor"]
+        for role_rank, count in dropped.items():
+            text = f"of actor {role_rank}: too old for update {update} under lag.max_lag={max_lag}"
+            befell = actors[role_rank] if role_rank < len(actors) else self._placement
+            record_event(self._session, befell, "dropped_trajectory", text, count)
 
     def _release(self, row: int) -> None:
         if self._session.config.comm.debug:

@@ -150,8 +150,8 @@ def row_removed(doctor):
     doctor.remove(1, "trajectories", 7)
 
 
-def row_removed_and_all_made_to_fit(doctor):
-    """Of env_steps: every table says the same, but for the checksum."""
+def env_steps_changed_everywhere(doctor):
+    """Every table says the same, but for the checksum."""
     first = {}
 
     def edit(rows):
@@ -192,6 +192,10 @@ def trained_twice(doctor):
     doctor.make_checksums_fit(1)
 
 
+def trained_twice_as_if_that_was_allowed(doctor):
+    doctor.set(1, "updates", -1, batch_use=2)
+
+
 def bound_raised_in_the_file(doctor):
     doctor.set_config(2, max_lag=5)
 
@@ -220,12 +224,13 @@ DOCTORED = {
     older: r"update \d+: its raw rows have the checksum",
     from_the_future: "was not there before that update",
     row_removed: "env_steps in `trajectories`",
-    row_removed_and_all_made_to_fit: "update 1: its raw rows have the checksum",
+    env_steps_changed_everywhere: "update 1: its raw rows have the checksum",
     histogram_changed: "in `lag`",
     summary_changed: "update 5: lag .* in `updates`",
     sum_changed: "env_steps in `trajectories`",
     update_removed: "update 4 has no row in attempt 1; update 5 follows",
     trained_twice: "trained before, in update 1",
+    trained_twice_as_if_that_was_allowed: "batch_use is 2, the config allows 1",
     bound_raised_in_the_file: "lag.max_lag is 5 in 002.h5 and 2 in config.json",
     bound_raised_beside_it: "lag.max_lag is 2 in 002.h5 and 5 in config.json",
     bound_lowered_everywhere: "is more than lag.max_lag=0",

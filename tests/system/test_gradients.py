@@ -26,7 +26,7 @@ def test_lag_is_recorded_and_within_the_bound(tmp_path):
 
 def test_one_actor_in_lockstep_is_a2c(tmp_path):
     settings = ("deterministic=true", "lag.max_lag=0")
-    gradients = run(tmp_path / "gradients", *settings, recipe=A3C)
+    gradients = run(tmp_path / "gradients", *settings, ranks=1, recipe=A3C)
     trajectories = run(tmp_path / "trajectories", *settings, "algorithm.name=a2c", ranks=1, recipe=A3C)
     assert gradients.weights() == trajectories.weights()
 

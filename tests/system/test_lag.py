@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from hpcrl.audit.verdict import audit
 from tests.system.support import FOREVER, TOY, WITH_TESTS, cpu_seconds, lags, run, start
 
 SLOW_LEARNER = TOY | {
@@ -49,9 +50,17 @@ def test_a_straggler_is_waited_for_or_dropped(tmp_path, overdue, seconds):
     events = ended.table("events")
     dropped = events[events["kind"] == b"dropped_trajectory"]
     assert (len(dropped) > 0) == (overdue == "drop")
-    assert all(b"too old for update" in text for text in dropped["text"])
+    assert all(b"of actor 1: too old for update" in text for text in dropped["text"])
     assert all(dropped["count"] >= 1)
-    assert int(ended.table("lag")["env_steps"].sum()) == ended.describe()["env_steps"]
+    summary = ended.describe()
+    assert int(ended.table("lag")["env_steps"].sum()) == summary["env_steps"]
+    punctual, late = summary["actors"]
+    assert late["dropped"] == dropped["count"].sum() and punctual["dropped"] == 0
+    if (
+        overdue == "drop"
+    ):  # what the straggler would have shown the learner is under-represented, and that is said
+        assert late["trained_fraction"] < late["fair_fraction"] / 2
+    assert audit(ended.run_dir).proved
 
 
 def test_publishing_every_second_update(tmp_path):

@@ -12,7 +12,7 @@ import torch
 from hpcrl.algorithms import Batch, LocalReducer
 from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
 from hpcrl.config import ImpalaConfig, PPOConfig
-from hpcrl.data.specs import EnvSpec
+from hpcrl.data.specs import ActionSpec, ArraySpec, EnvSpec
 from tests.unit.algorithms.support import (
     CONFIGS,
     CONTINUOUS,
@@ -243,3 +243,23 @@ def test_normalized_observations_of_any_offset_are_learned_from_alike() -> None:
         learner.observe(batch, LOCAL)
         outputs.append(learner.evaluate(batch.fields["obs"][0], batch.fields["action"][0])[2].detach())
     np.testing.assert_allclose(outputs[0], outputs[1], atol=1e-4)
+
+
+def test_the_mask_of_actions_is_neither_counted_nor_normalized() -> None:
+    """It lies behind the observation, which has a shape of its own."""
+    env = EnvSpec(
+        id="Masked-v0",
+        observation=ArraySpec(shape=(9,), dtype="float32"),
+        action=ActionSpec(kind="discrete", size=3),
+        masked=ArraySpec(shape=(2, 3), dtype="float32"),
+    )
+    learner = build(CONFIGS["impala"], env, MODEL)
+    batch = random_batch(env, 5, 7, seed=0)
+    batch.fields["obs"][..., 6:] = 1.0
+    batch.fields["obs"][..., 8] = 0.0
+    batch.fields["action"].remainder_(2)
+    learn(learner, [batch])
+    moments, values = learner.normalizers.moments["obs"], counted([batch], "obs")[:, :6]
+    np.testing.assert_allclose(moments.mean, values.mean(0).reshape(2, 3), rtol=1e-12)
+    logits = learner.network.policy(batch.fields["obs"][0])
+    assert torch.isinf(logits[:, 2]).all() and torch.isfinite(logits[:, :2]).all()

@@ -76,7 +76,10 @@ def test_the_fields_are_those_of_the_trajectory(space: str) -> None:
         obs = np.ones((num_envs, *ENVS[space].observation.shape), np.float32)
         stored = algorithm.act(obs, np.random.default_rng(0))["action"]
         assert stored.shape == (num_envs, *fields["action"].shape) and stored.dtype == fields["action"].dtype
-        assert algorithm.to_env(stored).shape == stored.shape
+        sent = algorithm.to_env(stored)
+        assert sent.shape == stored.shape
+        if space == "tanh_gaussian":
+            assert ((sent > BOX.low) & (sent < BOX.high)).all()
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -98,6 +101,40 @@ def test_the_result_does_not_depend_on_the_number_of_learners(name: str, space: 
         vectors.append(algorithms[0].parameters.numpy.copy())
         assert len({algorithm.parameters.sha256() for algorithm in algorithms}) == 1
     np.testing.assert_allclose(*vectors, atol=1e-5)
+
+
+def test_masks_are_not_normalized_and_not_counted() -> None:
+    """Moments are of what the network sees; a mask of zeros and ones stays one."""
+    model = ModelConfig(hidden_sizes=(8,), normalize_observations=True)
+    algorithm = build(CONFIGS["ppo"], ENVS["masked"], model)
+    batch = acted(algorithm, "masked")
+    assert algorithm.update(batch, LOCAL, 0.0).applied
+    algorithm.observe(batch, LOCAL)
+    seen = batch.fields["obs"][:-1, :, :4][batch.fields["valid"]]
+    moments = algorithm.normalizers.moments["obs"]
+    torch.testing.assert_close(moments.mean, seen.double().mean(0))
+    action = algorithm.act(batch.fields["obs"][0].numpy(), np.random.default_rng(0))["action"]
+    mask = batch.fields["obs"][0, :, 4:7].bool().numpy()
+    assert mask[np.arange(6), action[:, 0]].all()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_recurrent_policy_heeds_masks_too(name: str) -> None:
+    model = ModelConfig(hidden_sizes=(8,), recurrent="gru", recurrent_size=4, shared_torso=False)
+    algorithm = build(CONFIGS[name].with_overrides(["learning_rate=1e-9"]), ENVS["masked"], model)
+    fields = dict(acted(build(CONFIGS[name], ENVS["masked"]), "masked").fields)
+    state = algorithm.initial_state(6)
+    assert state is not None
+    fields["initial_state"] = torch.zeros(1, *state.shape)
+    rng = np.random.default_rng(0)
+    for t in range(5):
+        chosen = algorithm.act(fields["obs"][t].numpy(), rng, state=state)
+        state = chosen["state"]
+        state[~fields["valid"][t].numpy()] = 0
+        for field in ("action", "behavior_log_prob"):
+            fields[field][t] = torch.from_numpy(chosen[field])
+    given = Batch(fields=fields, column_offset=0, total_columns=6, update=0)
+    assert abs(algorithm.update(given, LOCAL, 0.0).metrics["log_rho_mean"]) < 1e-6
 
 
 def test_greedy_and_sampled_actions_are_allowed_ones() -> None:

@@ -157,7 +157,7 @@ SECTIONS = [
         target_kl=0.01,
     ),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
-    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=0.5),
+    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
@@ -209,8 +209,8 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
-CONTRADICTED = {"injection", "mask_from_info", "normalize_observations", "normalize_returns"}
-"""By other values of the examples: nature_cnn, reward_scale, reward_clip."""
+CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
 BY_TYPE = {type(section): section for section in SECTIONS}
 ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 

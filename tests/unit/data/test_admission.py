@@ -244,7 +244,7 @@ def test_given_up_trajectories_count_against_their_actor_until_they_come():
     admission.publish(1)
     assert admission.next_grant().number == 1
     assert admission.drop_overdue(1) == []
-    assert (admission.dropped, admission.overdue_under_way) == (1, [1])
+    assert (admission.dropped, admission.overdue_under_way) == (1, {0: 1})
     assert admission.next_grant() is None  # two are with the actor, though one is given up
     assert not admission.arrive(0)
     assert admission.next_grant().number == 2
@@ -258,7 +258,7 @@ def test_what_has_arrived_too_early_for_its_update_is_dropped_and_told():
     assert admission.arrive(0)
     assert admission.drop_overdue(0) == []
     assert admission.drop_overdue(1) == [0]
-    assert (admission.dropped, admission.waiting, admission.overdue_under_way) == (1, 0, [0])
+    assert (admission.dropped, admission.waiting, admission.overdue_under_way) == (1, 0, {})
 
 
 def test_actors_that_hold_equally_many_take_turns():
