@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig, ModelConfig, SurrogateConfig
+from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig, SurrogateConfig
 from hpcrl.config.base import Config, ConfigError
+from hpcrl.config.model import ModelConfig
 from hpcrl.config.sections import (
     BudgetConfig,
     CheckpointConfig,
@@ -86,6 +87,12 @@ class RunConfig(Config):
         batches, uses = self.algorithm.buffer
         return self.lag.max_lag - (uses - 1) * batches
 
+    @property
+    def gradient_batch(self) -> int:
+        """env_steps per gradient step over all learners, as far as the configuration tells: reset steps count too."""
+        envs = self.env.num_envs * self.batch_trajectories // self.num_acting_ranks
+        return max(1, self.algorithm.unroll_length * envs // self.algorithm.gradient_steps_per_pass)
+
     @model_validator(mode="after")
     def _consistent(self) -> RunConfig:
         acting = self.num_acting_ranks
@@ -97,6 +104,7 @@ class RunConfig(Config):
         if isinstance(self.algorithm, SurrogateConfig):
             self._check_minibatches(self.algorithm)
         self._check_device()
+        self._check_precision()
         self._check_gradients()
         self._check_reuse()
         if self.faults.actor_death == "continue" and (self.deterministic or self.scheme == "synchronous"):
@@ -110,6 +118,15 @@ class RunConfig(Config):
         else:
             self._check_synchronous()
         return self
+
+    def _check_precision(self) -> None:
+        device, gradients = self.ranks.learner_device, self.algorithm.sends_gradients
+        if self.model.precision == "float16" and (device != "cuda" or gradients):
+            why = "gradients that actors compute" if gradients else f"ranks.learner_device={device}"
+            raise ValueError(
+                f"model.precision=float16 is not there with {why}: on a CPU its convolutions take many times as "
+                "long as in float32; use model.precision=bfloat16, or ranks.learner_device=cuda"
+            )
 
     def _check_synchronous(self) -> None:
         lag, workers = self.lag, self.ranks.workers

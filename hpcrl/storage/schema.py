@@ -128,9 +128,49 @@ UPDATES = Table(
         Column(
             "log_rho_mean", "f8", "nat", "mean", "mean log importance weight, learned against behavior policy"
         ),
+        *(
+            Column(
+                f"log_rho_{name}",
+                "f8",
+                "nat",
+                "mean",
+                f"{which} of the absolute log importance weights, from a histogram over all learners whose bins are "
+                "14 % wide, from 0.0001 to 30: the upper end of its bin",
+            )
+            for name, which in (
+                ("p50", "median"),
+                ("p90", "90 % quantile"),
+                ("p99", "99 % quantile"),
+                ("max", "largest"),
+            )
+        ),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
+        Column(
+            "grad_square",
+            "f8",
+            "1",
+            "same",
+            "estimate of the squared norm of the true gradient, from batches of two sizes: what one learner or "
+            "one pass of it saw, and the whole; NaN where there is only the whole",
+        ),
+        Column(
+            "grad_variance",
+            "f8",
+            "1",
+            "same",
+            "estimate of the trace of the covariance of one env_step's gradient; NaN as grad_square",
+        ),
+        Column(
+            "noise_scale",
+            "f8",
+            "env_step",
+            "same",
+            "grad_variance / grad_square, the simple gradient noise scale: batches far below it gain by growing. NaN "
+            "where grad_square is not positive; of one update it scatters: divide means over many",
+        ),
         Column("learning_rate", "f8", "1", "same", "step size used"),
+        Column("loss_scale", "f8", "1", "same", "factor of the loss after the update, for float16; else NaN"),
         Column("lag_min", "i8", "update", "min", "smallest lag of a trained env_step"),
         Column("lag_mean", "f8", "update", "mean", "mean lag of the trained env_steps"),
         Column("lag_max", "i8", "update", "max", "largest lag of a trained env_step"),

@@ -8,7 +8,8 @@ from gymnasium import spaces
 class Buttons(gymnasium.Env):
     """Two buttons of 3 and 2 positions, none of which may be pressed twice in a row; the first counts as reward.
 
-    Observes a Dict of a Tuple and the mask, which allows nothing after the last of 6 env_steps.
+    Observes a Dict of a Tuple and the mask, which allows nothing after the last of 6 env_steps,
+    or too early.
     """
 
     action_space = spaces.MultiDiscrete([3, 2], start=[0, 5])
@@ -19,6 +20,9 @@ class Buttons(gymnasium.Env):
         }
     )
 
+    def __init__(self, stuck_at=6):
+        self.stuck_at = stuck_at
+
     def reset(self, *, seed=None, options=None):
         super().reset(seed=seed)
         self.taken, self.mask = 0, np.ones(5, np.int8)
@@ -28,7 +32,7 @@ class Buttons(gymnasium.Env):
         pressed = [action[0], action[1] - 5 + 3]
         assert self.mask[pressed].all(), f"{action} is not allowed by {self.mask}"
         self.taken += 1
-        self.mask = np.full(5, self.taken < 6, np.int8)
+        self.mask = np.full(5, self.taken < self.stuck_at, np.int8)
         self.mask[pressed] = 0
         return self.observe(), float(action[0]), self.taken == 6, False, {}
 

@@ -27,7 +27,8 @@ def test_squashed_actions_reach_the_environment_scaled(tmp_path):
     assert ended.table("evaluation")["episode_return"].min() > 12
 
 
-def test_a_torso_that_is_none_is_refused_before_the_run_begins(tmp_path):
-    ended = run(tmp_path, f"model.torso={HERE}:Valve", environ=WITH_TESTS)
-    assert ended.code == 2 and ended.run_dir is None
-    assert len(ended.named_failures()) == 1 and "is not a class derived from torch.nn.Module" in ended.stderr
+def test_a_mask_that_allows_nothing_ends_the_run_with_the_name_of_the_environment(tmp_path):
+    settings = ("env.engine=custom", "env.kwargs.stuck_at=3")
+    ended = run(tmp_path, f"env.id={HERE}:Buttons", *settings, ranks=1, environ=WITH_TESTS)
+    assert ended.code == 3
+    assert f"env.id='{HERE}:Buttons': the action mask of row 0 allows no choice of part 0" in ended.stderr

@@ -76,7 +76,10 @@ def test_the_fields_are_those_of_the_trajectory(space: str) -> None:
         obs = np.ones((num_envs, *ENVS[space].observation.shape), np.float32)
         stored = algorithm.act(obs, np.random.default_rng(0))["action"]
         assert stored.shape == (num_envs, *fields["action"].shape) and stored.dtype == fields["action"].dtype
-        assert algorithm.to_env(stored).shape == stored.shape
+        sent = algorithm.to_env(stored)
+        assert sent.shape == stored.shape
+        if space == "tanh_gaussian":
+            assert ((sent > BOX.low) & (sent < BOX.high)).all()
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -47,6 +47,10 @@ OF_ALL = {
     "reward_scale": 0.25,
     "normalized_reward_clip": 5.0,
     "max_nonfinite_updates": 2,
+    "learning_rate_scaling": "sqrt",
+    "reference_batch": 512,
+    "warmup_updates": 10,
+    "rows_per_pass": 1000,
     "gae_lambda": 0.8,
 }
 SECTIONS = [
@@ -57,7 +61,6 @@ SECTIONS = [
         num_groups=2,
         vectorization="async",
         num_threads=3,
-        mask_from_info=True,
         kwargs={"stack_num": 4, "nested": {"a": [1, 2.5, None, True, "x"]}},
     ),
     ModelConfig(
@@ -65,6 +68,11 @@ SECTIONS = [
         hidden_sizes=(512, 256),
         activation="relu",
         shared_torso=False,
+        precision="bfloat16",
+        channels_last=True,
+        recurrent="lstm",
+        recurrent_size=32,
+        action_distribution="tanh_gaussian",
         initial_log_std=-0.5,
         observation_clip=5.0,
         observation_epsilon=1e-4,
@@ -112,6 +120,10 @@ SECTIONS = [
         reward_scale=0.5,
         normalized_reward_clip=3.0,
         max_nonfinite_updates=5,
+        learning_rate_scaling="linear",
+        reference_batch=256,
+        warmup_updates=5,
+        rows_per_pass=64,
         rho_bar=1.5,
         c_bar=1.25,
         pg_rho_bar=2.0,
@@ -131,6 +143,10 @@ SECTIONS = [
         reward_scale=2.0,
         normalized_reward_clip=7.0,
         max_nonfinite_updates=1,
+        learning_rate_scaling="linear",
+        reference_batch=256,
+        warmup_updates=5,
+        rows_per_pass=64,
         gae_lambda=0.9,
         clip_epsilon=0.1,
         value_clip=0.2,
@@ -141,7 +157,7 @@ SECTIONS = [
         target_kl=0.01,
     ),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
-    LagConfig(max_lag=5, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0, injection=4),
+    LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
@@ -193,8 +209,8 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
-CONTRADICTED = {"normalize_observations", "normalize_returns"}
-"""By other values of the examples: nature_cnn, reward_scale, reward_clip."""
+CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
 BY_TYPE = {type(section): section for section in SECTIONS}
 ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
 
