@@ -1,6 +1,6 @@
 """Recall, a toy task that only a policy with a memory can solve: a cue, eight env_steps of nothing, then the question.
 
-The best return is 1. A policy that remembers nothing gets 1/4, whatever it does. Every recipe takes about 15 s of CPU time.
+The best return is 1. A policy that remembers nothing gets 1/4, whatever it does. Each takes about 15 s of CPU time.
 """
 
 from typing import Literal

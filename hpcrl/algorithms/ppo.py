@@ -68,7 +68,7 @@ class Samples:
         taken = {name: value.index_select(0, index) for name, value in values.items()}
         if self.memory is None:
             return Samples(**taken, memory=None)
-        num_columns = len(index) * len(self.memory.state) // len(self.valid)
+        num_columns = len(index) * len(self.memory.state) // max(1, len(self.valid))
         return Samples(**taken, memory=self.memory.columns(index[:num_columns]))
 
     def part(self, part: slice | Tensor, memory: Memory | None) -> Samples:

@@ -13,7 +13,16 @@ from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, rows
 from hpcrl.algorithms.ppo import PPO
 from hpcrl.config import ConfigError, ModelConfig, PPOConfig, RunConfig, SurrogateConfig
 from hpcrl.data.specs import trajectory_spec
-from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, build, random_batch, split, train
+from tests.unit.algorithms.support import (
+    CONFIGS,
+    CONTINUOUS,
+    DISCRETE,
+    build,
+    random_batch,
+    split,
+    train,
+    without_noise,
+)
 
 GRU = ModelConfig(hidden_sizes=(8,), recurrent="gru", recurrent_size=6)
 LSTM = ModelConfig(hidden_sizes=(8,), recurrent="lstm", recurrent_size=5, shared_torso=False)
@@ -40,7 +49,9 @@ def test_rank_invariance(name: str, model: ModelConfig, sizes: tuple[int, ...]) 
         np.testing.assert_allclose(learner.parameters.numpy, alone.parameters.numpy, atol=1e-5)
         assert learner.parameters.sha256() == learners[0].parameters.sha256()
         for own, reference in zip(result, expected, strict=True):
-            assert own.metrics == pytest.approx(reference.metrics, rel=1e-3, abs=1e-3, nan_ok=True)
+            assert without_noise(own) == pytest.approx(
+                without_noise(reference), rel=1e-3, abs=1e-3, nan_ok=True
+            )
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -50,7 +61,7 @@ def test_large_batches_in_parts_give_the_same(name: str) -> None:
     batch = batch_for(whole, 5, 7, seed=3)
     first, second = (algorithm.update(batch, LocalReducer(), 0.0) for algorithm in (whole, parts))
     np.testing.assert_allclose(parts.parameters.numpy, whole.parameters.numpy, atol=1e-6)
-    assert first.metrics == pytest.approx(second.metrics, abs=1e-5)
+    assert without_noise(first) == pytest.approx(without_noise(second), abs=1e-5, nan_ok=True)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
