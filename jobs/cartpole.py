@@ -45,17 +45,23 @@ def impala() -> RunConfig:
 def ppo() -> RunConfig:
     """Every rank acts and learns, in step; one rank is the plain single-machine PPO.
 
-    Five of five seeds scored 500 greedily after 150,000 env_steps and at the end.
+    Five of five seeds scored 500 greedily at the end, after 8 to 10 s of CPU time in one process; the first check of 475
+    or more came after 20,000 to 45,000 env_steps (seeds 0 to 2).
     """
     return RunConfig(
         name="cartpole-ppo",
         scheme="synchronous",
-        env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=16),
+        env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=32),
         model=ModelConfig(shared_torso=False),
         algorithm=PPOConfig(
-            unroll_length=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_scale=0.1
+            unroll_length=64,
+            gamma=0.98,
+            gae_lambda=0.9,
+            learning_rate=3e-3,
+            anneal_learning_rate=True,
+            reward_scale=0.1,
         ),
-        budget=BudgetConfig(env_steps=200_000),
+        budget=BudgetConfig(env_steps=150_000),
     )
 
 

@@ -41,10 +41,13 @@ def algorithm_class(name: str) -> type[Algorithm]:
 def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
     """Build the algorithm a run names, with network and optimizer; equal seeds give equal parameters.
 
+    Its learning rate is that for the batches of this run.
+
     Raises ConfigError when the name leads to no Algorithm, the network does not fit the environment, or the algorithm
     remembers nothing though model.recurrent says so.
     """
-    algorithm = algorithm_class(config.algorithm.name)(config.algorithm, env, config.model, config.seed)
+    own = config.algorithm.scale_learning_rate(config.gradient_batch)
+    algorithm = algorithm_class(own.name)(own, env, config.model, config.seed)
     if config.model.recurrent != "none" and algorithm.initial_state(1) is None:
         raise ConfigError(
             f"model.recurrent={config.model.recurrent} is not there with algorithm.name={config.algorithm.name}, "

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.a2c import A2C
-from hpcrl.algorithms.actor_critic import Metrics
 from hpcrl.algorithms.base import Batch, LocalReducer, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import open_gradient
-from hpcrl.config import A3CConfig, AlgorithmConfig
-from hpcrl.data.specs import Field
+from hpcrl.algorithms.gradient import GradientStep
+from hpcrl.algorithms.metrics import Metrics
+from hpcrl.config import A3CConfig, AlgorithmConfig, ModelConfig
+from hpcrl.data.specs import EnvSpec, Field
 
 
 class A3C(A2C):
@@ -25,6 +25,11 @@ class A3C(A2C):
 
     Config: ClassVar[type[AlgorithmConfig]] = A3CConfig
 
+    def __init__(self, config: A3CConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
+        super().__init__(config, env, model, seed)
+        self._local = LocalReducer()
+        """of the gradients that an actor computes"""
+
     @property
     def gradient_fields(self) -> tuple[Field, ...]:
         """The gradient of the summed loss, and what Metrics holds."""
@@ -32,29 +37,26 @@ class A3C(A2C):
         return (
             Field(name="gradient", dtype="float32", shape=(self.parameters.gradient_size,)),
             Field(name="loss_sum", dtype="float64"),
-            Field(name="metric_sums", dtype="float64", shape=tuple(metrics.sums.shape)),
-            Field(name="variance_sums", dtype="float64", shape=tuple(metrics.variance_sums.shape)),
+            Field(name="metric_sums", dtype="float64", shape=tuple(metrics.totals().shape)),
         )
 
     def gradient(self, fields: Mapping[str, Tensor]) -> dict[str, npt.NDArray[Any]]:
         """As Algorithm.gradient: one array for each of `gradient_fields`, which may be overwritten by the next call."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
-        self.parameters.zero_gradient()
-        loss_sum = self.accumulate(fields, LocalReducer(), metrics)
+        step = GradientStep(self.parameters, self._local, alone=True)
+        self.accumulate(step, fields, metrics)
         return {
             "gradient": self.parameters.gradient.numpy(),
-            "loss_sum": torch.tensor(loss_sum, dtype=torch.float64).numpy(),
-            "metric_sums": metrics.sums.numpy(),
-            "variance_sums": metrics.variance_sums.numpy(),
+            "loss_sum": torch.tensor(step.extra, dtype=torch.float64).numpy(),
+            "metric_sums": metrics.totals().numpy(),
         }
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """Step along gradients that actors have computed, [1, C, size] each. Collective over the learners."""
         fields = batch.fields
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
-        open_gradient(self.parameters, reducer)
-        self.parameters.gradient += fields["gradient"].sum((0, 1))
-        metrics.sums += fields["metric_sums"].sum((0, 1))
-        metrics.variance_sums += fields["variance_sums"].sum((0, 1))
-        samples = int(fields["env_steps"].sum())
-        return self.step(batch, reducer, progress, metrics, samples, float(fields["loss_sum"].sum()))
+        step = GradientStep(self.parameters, reducer, alone=True)
+        samples, loss_sum = int(fields["env_steps"].sum()), float(fields["loss_sum"].sum())
+        step.add_gradient(fields["gradient"].sum((0, 1)), samples, loss_sum)
+        metrics.add_totals(fields["metric_sums"].sum((0, 1)))
+        return self.finish(step, batch, reducer, progress, metrics)

@@ -1,12 +1,9 @@
-"""What the actor-critic algorithms share: network, acting, evaluation of a batch, state, metrics."""
+"""What the actor-critic algorithms share: network, acting, evaluation of a batch, state."""
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,19 +12,20 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
-from hpcrl.algorithms.gradient import FlatAdam, check_state, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.gradient import FlatAdam, GradientStep, check_state
+from hpcrl.algorithms.loss_scale import LossScale
+from hpcrl.algorithms.metrics import Metrics
 from hpcrl.algorithms.normalizers import Normalizers
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
-from hpcrl.functional.statistics import explained_variance, explained_variance_sums
 from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
 from hpcrl.models.recurrent import Memory
 from hpcrl.models.torsos import floats_per_row
 
 CHUNK_BYTES = 256 << 20
-"""Observations, as float32, that go through the network at once: bounds the memory of large images."""
+"""Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
 
 
 class ActorCriticAlgorithm(Algorithm):
@@ -45,7 +43,9 @@ class ActorCriticAlgorithm(Algorithm):
         self.network = ActorCritic(env, model, seed)
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.chunk_rows = max(1, CHUNK_BYTES // (4 * max(1, floats_per_row(env, model))))
+        self.loss_scale = LossScale(dynamic=model.precision == "float16")
+        row_bytes = 4 * max(1, floats_per_row(env, model))
+        self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
         """observations that may go through the network at once"""
         self.normalizers = Normalizers(config, model, self.network.normalizer)
         self._on_device = False
@@ -151,8 +151,9 @@ class ActorCriticAlgorithm(Algorithm):
 
     def observe(self, batch: Batch, reducer: Reducer) -> None:
         """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
-        seen = self.network.seen(batch.fields["obs"])
-        self.normalizers.count({**batch.fields, "obs": seen}, reducer)
+        if self.normalizers.moments:  # else there may be no observations: gradients travel without them
+            seen = self.network.seen(batch.fields["obs"])
+            self.normalizers.count({**batch.fields, "obs": seen}, reducer)
 
     def _here(self, array: npt.NDArray[Any]) -> Tensor:
         tensor = torch.from_numpy(array)
@@ -161,11 +162,14 @@ class ActorCriticAlgorithm(Algorithm):
     def _host(self, tensor: Tensor) -> npt.NDArray[Any]:
         return np.asarray((tensor.cpu() if self._on_device else tensor).numpy())
 
-    def learning_rate(self, progress: float) -> float:
-        """Step size at the share `progress` of the budget."""
+    def learning_rate(self, update: int, progress: float) -> float:
+        """Step size of an update (0: the first), at the share `progress` of the budget."""
+        rate, warmup = self.config.learning_rate, self.config.warmup_updates
+        if update < warmup:
+            rate *= (update + 1) / warmup
         if not self.config.anneal_learning_rate:
-            return self.config.learning_rate
-        return self.config.learning_rate * (1 - min(max(progress, 0.0), 1.0))
+            return rate
+        return rate * (1 - min(max(progress, 0.0), 1.0))
 
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
@@ -188,8 +192,8 @@ class ActorCriticAlgorithm(Algorithm):
         self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """Parameters, Adam's moments and its count of steps, and running moments, as copies."""
-        return self.optimizer.state() | self.normalizers.state()
+        """Parameters, Adam's moments and its count of steps, running moments, the loss scale of float16, as copies."""
+        return self.optimizer.state() | self.normalizers.state() | self.loss_scale.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit.
@@ -198,6 +202,7 @@ class ActorCriticAlgorithm(Algorithm):
         """
         check_state(self.state(), state)
         self.optimizer.load_state(state)
+        self.loss_scale.load_state(state)
         self.normalizers.load_state(state)
 
 
@@ -217,85 +222,41 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """Step along the mean of the loss. Collective over the learners: two calls of the reducer."""
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
-        open_gradient(self.parameters, reducer)
-        loss_sum = self.accumulate(batch.fields, reducer, metrics)
-        samples = int(batch.fields["valid"].sum())
-        return self.step(batch, reducer, progress, metrics, samples, loss_sum)
+        step = self.begin(batch, reducer)
+        self.accumulate(step, batch.fields, metrics)
+        return self.finish(step, batch, reducer, progress, metrics)
 
-    def accumulate(self, fields: Mapping[str, Tensor], reducer: Reducer, metrics: Metrics) -> float:
-        """Add the gradient of the loss over all valid env_steps [T, C] to the one that is open; the sum of the loss."""
-        loss_sum = 0.0
+    def begin(self, batch: Batch, reducer: Reducer) -> GradientStep:
+        """An empty gradient for the batch. Collective over the learners the first time, then local."""
+        alone = batch.fields["reward"].shape[1] == batch.total_columns
+        return GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
+
+    def accumulate(self, step: GradientStep, fields: Mapping[str, Tensor], metrics: Metrics) -> None:
+        """Add the gradient of the loss over all valid env_steps [T, C] to that of the step."""
         unroll_length, num_columns = fields["reward"].shape
-        # Columns do not touch each other, so large ones may go through the network one part after the other.
+        # Columns do not touch each other, so many may go through the network one part after the other.
         stride = max(1, self.chunk_rows // (unroll_length + 1))
         for start in range(0, num_columns, stride):
-            loss = self.loss(columns(fields, start, start + stride), metrics)
-            completes = start + stride >= num_columns
-            with last_backward(self.parameters, reducer) if completes else nullcontext():
-                loss.backward()  # type: ignore[no-untyped-call]
-            loss_sum += loss.item()
-        return loss_sum
+            part = columns(fields, start, start + stride)
+            loss = self.loss(part, metrics)
+            last = start + stride >= num_columns
+            step.add(loss, int(part["valid"].sum()), loss.item(), last=last)
 
-    def step(
-        self,
-        batch: Batch,
-        reducer: Reducer,
-        progress: float,
-        metrics: Metrics,
-        samples: int,
-        loss_sum: float,
+    def finish(
+        self, step: GradientStep, batch: Batch, reducer: Reducer, progress: float, metrics: Metrics
     ) -> UpdateResult:
-        """Step along the open gradient, the sum over this learner's `samples`. Collective over the learners."""
-        gradient = reduce_gradient(reducer, samples, loss_sum, self.config.max_grad_norm)
-        learning_rate = self.learning_rate(progress)
-        applied = gradient.finite or not batch.check_finite
-        if applied and gradient.samples:
+        """Move along the mean gradient of all learners. Collective over them."""
+        gradient = step.reduce(self.config.max_grad_norm)
+        learning_rate = self.learning_rate(batch.update, progress)
+        skipped = self.loss_scale.skips(gradient)
+        applied = skipped or gradient.finite or not batch.check_finite
+        if applied and gradient.samples and not skipped:
             self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
-        metrics.grad_norms.append(gradient.norm)
+        if not skipped:
+            metrics.gradients.append(gradient)
         means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
-
-
-@dataclass(slots=True)
-class Metrics:
-    """Sums of one update on one learner; they add up over minibatches, then over learners."""
-
-    names: tuple[str, ...]
-    device: torch.device
-    """where the samples are"""
-    sums: Tensor = field(init=False)
-    """float64 [1 + names]: valid samples, then one sum for each name"""
-    variance_sums: Tensor = field(init=False)
-    """float64 [5], of functional.statistics.explained_variance_sums"""
-    grad_norms: list[float] = field(default_factory=list)
-    """norm of each gradient step, equal on all learners"""
-
-    def __post_init__(self) -> None:
-        self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
-        self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
-
-    def add(self, mask: Tensor, *values: Tensor) -> None:
-        """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
-        with torch.no_grad():
-            self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
-
-    def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
-        """Add to what explained_variance is computed from; all float [N]."""
-        self.variance_sums += explained_variance_sums(value, target, mask)
-
-    def reduce(self, reducer: Reducer) -> dict[str, float]:
-        """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
-        vector = torch.cat((self.sums, self.variance_sums))
-        reducer.sum_(vector)
-        totals: list[float] = vector[: len(self.sums)].tolist()
-        means = {
-            name: total / totals[0] if totals[0] else math.nan
-            for name, total in zip(self.names, totals[1:], strict=True)
-        }
-        norms = self.grad_norms
-        means["grad_norm"] = sum(norms) / len(norms) if norms else math.nan
-        means["explained_variance"] = explained_variance(vector[len(self.sums) :])
-        return means
+        means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
+        return UpdateResult(metrics=means, applied=applied)
 
 
 def rows(values: Tensor) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.ppo import PPO, Center
+from hpcrl.algorithms.ppo import METRICS, PPO, Center, Samples
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
 from hpcrl.models.recurrent import Memory
@@ -21,9 +22,16 @@ class DecoupledPPO(PPO):
 
     Config: ClassVar[type[AlgorithmConfig]] = DecoupledPPOConfig
     config: DecoupledPPOConfig
+    metric_names = (*METRICS, "rho_clip_fraction")
 
     def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
         """As PPO.center: around the policy as it is now, with its capped importance weights."""
         proximal_log_prob = self.log_probs(obs, action, memory)
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
         return Center(proximal_log_prob, weight, torch.zeros_like(weight))
+
+    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+        """Where the weight hit its cap."""
+        log_weight = samples.proximal_log_prob - samples.behavior_log_prob
+        cap = self.config.behavior_weight_cap
+        return ((log_weight > math.log(cap)).to(torch.float32) if cap else torch.zeros_like(log_weight),)

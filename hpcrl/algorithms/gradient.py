@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Reducer, Vector
+from hpcrl.functional.statistics import gradient_noise
 from hpcrl.models.flat import FlatParameters
 
 BETA1, BETA2 = 0.9, 0.999
@@ -132,6 +133,10 @@ class ReducedGradient:
     """L2 norm of the averaged gradient, not yet clipped"""
     extra: float
     """sum of one number that each learner gave; not finite where a loss was not"""
+    square: float = math.nan
+    """estimate of the squared norm of the true gradient; NaN where only one batch size was seen"""
+    variance: float = math.nan
+    """estimate of the trace of the covariance of one env_step's gradient; NaN as `square`"""
 
     @property
     def finite(self) -> bool:
@@ -177,19 +182,89 @@ def last_backward(parameters: FlatParameters, reducer: Reducer) -> Iterator[None
         parameters.on_gradient(None)
 
 
-def reduce_gradient(reducer: Reducer, samples: int, extra: float, max_norm: float) -> ReducedGradient:
+def reduce_gradient(
+    reducer: Reducer,
+    samples: int,
+    extra: float,
+    max_norm: float,
+    *,
+    small: SmallBatch | None = None,
+    loss_scale: float = 1.0,
+) -> ReducedGradient:
     """Sum the gradient that lies in the reducer's memory; mean and clipping as one factor.
 
-    Collective over the learners. The gradient on entry is that of a sum over `samples` valid env_steps of this
-    learner; averaging and clipping come after the reduction, so the result does not depend on how the samples are
-    divided.
+    Collective over the learners. The gradient on entry is `loss_scale` times that of a sum over `samples` valid
+    env_steps of this learner; averaging and clipping come after the reduction, so the result does not depend on how the
+    samples are divided. `small`: the gradient of some of this learner's samples, for the noise scale.
     """
-    vector = reducer.finish((samples, extra))
-    total, extra_sum = reducer.extra_sums.tolist()
+    seen = (1.0, small.square, 1 / small.samples) if small else (0.0, 0.0, 0.0)
+    vector = reducer.finish((samples, extra, *seen))
+    total, extra_sum, parts, squares, inverses = reducer.extra_sums.tolist()
     count = max(total, 1.0)
     # In float64 the squares of finite float32 numbers cannot overflow: not finite means an entry is not.
-    norm = math.sqrt(reducer.square_sum()) / count
-    scale = 1 / count
+    norm = math.sqrt(reducer.square_sum()) / count / loss_scale
+    scale = 1 / count / loss_scale
     if norm > max_norm:
         scale *= max_norm / (norm + NORM_EPSILON)
-    return ReducedGradient(vector, scale, total, norm, extra_sum)
+    square, variance = gradient_noise(parts, squares, inverses, norm, count)
+    return ReducedGradient(vector, scale, total, norm, extra_sum, square, variance)
+
+
+@dataclass(frozen=True, slots=True)
+class SmallBatch:
+    """The gradient of a part of a gradient step's samples."""
+
+    square: float
+    """squared L2 norm of its mean"""
+    samples: int
+
+
+class GradientStep:
+    """The gradient of one step: backward passes over this learner's samples, in parts, then the sum over all learners.
+
+    Each learner makes as many, with as many or as few passes as its share needs. What the passes do is local.
+    """
+
+    def __init__(
+        self, parameters: FlatParameters, reducer: Reducer, *, alone: bool, loss_scale: float = 1.0
+    ) -> None:
+        """Collective the first time, then local. `alone`: this learner has the samples of all."""
+        open_gradient(parameters, reducer)
+        self._parameters, self._reducer = parameters, reducer
+        self._alone, self._loss_scale = alone, loss_scale
+        self._samples = 0
+        self.extra = 0.0
+        """sum of the extra numbers so far"""
+        self._small: SmallBatch | None = None
+
+    def add(self, loss: Tensor, samples: int, extra: float, *, last: bool) -> None:
+        """Add the gradient of `loss`, summed over `samples` valid env_steps; the `last` part completes it.
+
+        `extra`: a number of this part, to be summed.
+        """
+        scaled = loss if self._loss_scale == 1 else loss * self._loss_scale
+        with last_backward(self._parameters, self._reducer) if last else nullcontext():
+            scaled.backward()  # type: ignore[no-untyped-call]
+        if samples and not self._samples and not (last and self._alone):
+            gradient = self._parameters.gradient
+            square = float(torch.dot(gradient, gradient)) / (samples * self._loss_scale) ** 2
+            self._small = SmallBatch(square, samples)
+        self._samples += samples
+        self.extra += extra
+
+    def add_gradient(self, gradient: Tensor, samples: int, extra: float) -> None:
+        """Add a gradient, float32 [size], that was computed elsewhere for the sum over `samples` valid env_steps."""
+        self._parameters.gradient += gradient
+        self._samples += samples
+        self.extra += extra
+
+    def reduce(self, max_norm: float) -> ReducedGradient:
+        """As `reduce_gradient`. Collective over the learners."""
+        return reduce_gradient(
+            self._reducer,
+            self._samples,
+            self.extra,
+            max_norm,
+            small=self._small,
+            loss_scale=self._loss_scale,
+        )

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, Metrics, rows, whole_columns
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, rows, whole_columns
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
-from hpcrl.algorithms.gradient import ReducedGradient, last_backward, open_gradient, reduce_gradient
+from hpcrl.algorithms.gradient import GradientStep, ReducedGradient
+from hpcrl.algorithms.metrics import Metrics
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,
@@ -70,12 +71,18 @@ class Samples:
         num_columns = len(index) * len(self.memory.state) // len(self.valid)
         return Samples(**taken, memory=self.memory.columns(index[:num_columns]))
 
+    def part(self, part: slice | Tensor, memory: Memory | None) -> Samples:
+        """The rows `part`, for which `memory` is."""
+        values = {name: getattr(self, name)[part] for name in self.__slots__ if name != "memory"}
+        return Samples(**values, memory=memory)
+
 
 class PPO(ActorCriticAlgorithm):
     """`epochs` passes over the batch in `num_minibatches` gradient steps each."""
 
     Config: ClassVar[type[AlgorithmConfig]] = PPOConfig
     config: SurrogateConfig
+    metric_names: ClassVar[tuple[str, ...]] = METRICS
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """All epochs over one batch; a gradient that is not finite takes back all of them.
@@ -84,13 +91,16 @@ class PPO(ActorCriticAlgorithm):
         Raises ValueError when the batch of all learners has fewer env_steps than num_minibatches.
         """
         before = self.state()
-        metrics = Metrics(METRICS, self.parameters.vector.device)
-        learning_rate = self.learning_rate(progress)
+        metrics = Metrics(self.metric_names, self.parameters.vector.device)
+        learning_rate = self.learning_rate(batch.update, progress)
         samples = self._samples(batch, reducer)
         metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
-        applied = True
+        applied, alone = True, batch.fields["reward"].shape[1] == batch.total_columns
         for index in self._minibatches(batch):
-            gradient = self._gradient(samples, index, reducer, metrics)
+            step = GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
+            gradient = self._gradient(step, samples, index, metrics)
+            if self.loss_scale.skips(gradient):
+                continue
             if batch.check_finite and not gradient.finite:
                 self.load_state(before)
                 applied = False
@@ -98,10 +108,11 @@ class PPO(ActorCriticAlgorithm):
             if self._kl_too_large(gradient):
                 break
             if gradient.samples:
-                metrics.grad_norms.append(gradient.norm)
+                metrics.gradients.append(gradient)
                 self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         means = metrics.reduce(reducer)
-        return UpdateResult(metrics={**means, "learning_rate": learning_rate}, applied=applied)
+        means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
+        return UpdateResult(metrics=means, applied=applied)
 
     def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
         """Advantages and targets from the values before the first gradient step, once per update."""
@@ -150,6 +161,10 @@ class PPO(ActorCriticAlgorithm):
                 log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
         return log_prob
 
+    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+        """Values [N] of what `metric_names` has beyond METRICS."""
+        return ()
+
     def _values(self, obs: Tensor, memory: Memory | None) -> Tensor:
         """Values [T+1, C] of obs [T+1, C, ...], a part at a time."""
         flat = rows(obs)
@@ -185,17 +200,18 @@ class PPO(ActorCriticAlgorithm):
                 yield whole_columns(index, unroll_length, num_columns) if recurrent else index
 
     def _gradient(
-        self, samples: Samples, index: Tensor, reducer: Reducer, metrics: Metrics
+        self, step: GradientStep, samples: Samples, index: Tensor, metrics: Metrics
     ) -> ReducedGradient:
         """Reduced gradient of one minibatch, with the sum of the KL estimate as its extra number."""
-        open_gradient(self.parameters, reducer)
-        count, kl_sum = 0, 0.0
-        if len(index):
-            count, kl_sum = self._backward(samples.take(index.to(samples.obs.device)), reducer, metrics)
-        return reduce_gradient(reducer, count, kl_sum, self.config.max_grad_norm)
+        minibatch = samples.take(index.to(samples.obs.device))
+        parts = list(self.parts(len(index), minibatch.memory))
+        for number, (part, memory) in enumerate(parts, 1):
+            loss, count, kl_sum = self._loss(minibatch.part(part, memory), metrics)
+            step.add(loss, count, kl_sum, last=number == len(parts))
+        return step.reduce(self.config.max_grad_norm)
 
-    def _backward(self, samples: Samples, reducer: Reducer, metrics: Metrics) -> tuple[int, float]:
-        """Set the gradient to that of the loss summed over the valid samples; their count and KL sum."""
+    def _loss(self, samples: Samples, metrics: Metrics) -> tuple[Tensor, int, float]:
+        """Loss summed over the valid samples, their count, and the sum of the KL estimate; adds to `metrics`."""
         config = self.config
         log_prob, entropy, value = self.evaluate(samples.obs, samples.action, samples.memory)
         log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
@@ -210,14 +226,14 @@ class PPO(ActorCriticAlgorithm):
         losses = (
             policy_losses + config.value_coefficient * value_losses - config.entropy_coefficient * entropy
         )
-        with last_backward(self.parameters, reducer):
-            torch.dot(mask, losses).backward()  # type: ignore[no-untyped-call]
         log_ratio = log_ratio.detach()
         kl = approx_kl(log_ratio)
         clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
         log_rho = (log_prob.detach() - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
-        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped)
-        return int(samples.valid.sum()), float(torch.dot(mask, kl))
+        more = self.more_metrics(samples)
+        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped, *more)
+        checked = kl + 0 * losses.detach()  # not finite where a loss is not
+        return torch.dot(mask, losses), int(samples.valid.sum()), float(torch.dot(mask, checked))
 
     def _kl_too_large(self, gradient: ReducedGradient) -> bool:
         """Equal on all learners: `gradient` is reduced."""

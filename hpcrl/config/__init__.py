@@ -7,13 +7,13 @@ from hpcrl.config.algorithms import (
     DecoupledPPOConfig,
     ImpactConfig,
     ImpalaConfig,
-    ModelConfig,
     PlainGradientConfig,
     PPOConfig,
     SurrogateConfig,
 )
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
 from hpcrl.config.exit_codes import ExitCode
+from hpcrl.config.model import ModelConfig
 from hpcrl.config.protections import Protection
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (

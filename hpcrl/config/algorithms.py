@@ -1,72 +1,12 @@
-"""Configuration of models and algorithms, apart from their code so that checking it never loads torch."""
+"""Configuration of algorithms, apart from their code so that checking it never loads torch."""
 
 from __future__ import annotations
 
-import difflib
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from hpcrl.config.base import Config
-
-BUILTIN_TORSOS = ("mlp", "nature_cnn", "impala_resnet")
-"""Names that need no import; anything else is package.module:Class."""
-SMALLEST_IMAGE = 36
-"""Height and width below which the convolutions of nature_cnn have no output left."""
-
-
-class ModelConfig(Config):
-    """The policy and value network."""
-
-    torso: str = "mlp"
-    """mlp for vectors; nature_cnn (Mnih et al. 2015) or impala_resnet (Espeholt et al. 2018, the larger one) for uint8
-    images [C, H, W], which they scale by 1/255; or package.module:Class of a torch.nn.Module of your own: made by
-    Class(observation), an hpcrl.data.specs.ArraySpec, it turns obs [N, *shape] into float32 features [N, width]."""
-    hidden_sizes: tuple[PositiveInt, ...] = (64, 64)
-    """Widths of the hidden layers, which follow the torso (papers: 512 after nature_cnn, 256 after impala_resnet)."""
-    activation: Literal["tanh", "relu"] = "tanh"
-    """tanh is the usual choice for small vectors, relu for images. Inside impala_resnet it is always relu."""
-    shared_torso: bool = True
-    """One torso for policy and value: half the work. Separate torsos often learn control tasks more steadily."""
-    action_distribution: Literal["auto", "gaussian", "tanh_gaussian"] = "auto"
-    """Of continuous actions. gaussian (auto): normal, clipped to the bounds by the environment. tanh_gaussian: a normal
-    number through tanh, scaled to the bounds, which must be finite; nothing is clipped. Discrete actions: auto."""
-    recurrent: Literal["none", "gru", "lstm"] = "none"
-    """Cell between the hidden layers and the heads: the policy remembers what it saw earlier in an episode. Every torso
-    has one of its own. Its state travels with each trajectory, and PPO's minibatches are whole columns of the batch."""
-    recurrent_size: PositiveInt = 64
-    """Width of the recurrent cell."""
-    initial_log_std: float = 0.0
-    """Start of the state-independent log standard deviation of Gaussian actions (continuous actions only)."""
-    normalize_observations: bool = False
-    """Subtract from observations (vectors of floats) their mean over all valid env_steps trained on so far, and divide
-    by their standard deviation, each feature for itself. Both change with each update; they travel with the parameters.
-    """
-    observation_clip: float = Field(10.0, gt=0)
-    """normalize_observations: standard deviations from the mean at which an observation is cut."""
-    observation_epsilon: float = Field(1e-8, gt=0)
-    """normalize_observations: added to the variance, so that a feature that never changes does not divide by zero."""
-
-    @model_validator(mode="after")
-    def _images_have_a_scale(self) -> ModelConfig:
-        if self.normalize_observations and self.torso in ("nature_cnn", "impala_resnet"):
-            raise ValueError(
-                f"model.normalize_observations=true is for vectors of floats; model.torso={self.torso} scales its "
-                "images by 1/255 already: leave normalize_observations false"
-            )
-        return self
-
-    @field_validator("torso")
-    @classmethod
-    def _known_torso(cls, value: str) -> str:
-        module, _, name = value.partition(":")
-        if value in BUILTIN_TORSOS or (module and name):
-            return value
-        near = difflib.get_close_matches(value, BUILTIN_TORSOS, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]}?" if near else "."
-        raise ValueError(
-            f"model.torso={value!r} is not known{hint} Use one of {', '.join(BUILTIN_TORSOS)}, or package.module:Class"
-        )
 
 
 class AlgorithmConfig(Config):
@@ -84,6 +24,14 @@ class AlgorithmConfig(Config):
     """Discount factor per env_step."""
     learning_rate: float = Field(3e-4, gt=0)
     """Adam step size. Lower it when approx_kl or rho_clip_fraction grow."""
+    learning_rate_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """Multiply the learning rate by r = env_steps per gradient step, over all learners, / reference_batch (linear:
+    Goyal et al. 2017), or by its root (sqrt, which suits Adam: Malladi et al. 2022). r grows with env.num_envs,
+    batch_trajectories and unroll_length."""
+    reference_batch: int | None = Field(None, ge=1)
+    """env_steps per gradient step for which learning_rate was chosen; needed by learning_rate_scaling."""
+    warmup_updates: int = Field(0, ge=0)
+    """Raise the learning rate linearly over so many updates from the first one on; with annealing it is a factor."""
     anneal_learning_rate: bool = False
     """Lower the learning rate linearly to zero over budget.env_steps."""
     adam_epsilon: float = Field(1e-5, gt=0)
@@ -104,8 +52,51 @@ class AlgorithmConfig(Config):
     far; logged returns stay raw. Instead of reward_scale, where the size of rewards is not known beforehand."""
     normalized_reward_clip: float = Field(10.0, gt=0)
     """normalize_returns: what a reward is clipped to after the division, from minus to plus this."""
+    rows_per_pass: int | None = Field(None, ge=1)
+    """Most observations that go through the network at once; the gradients of the parts add up, so results are the same
+    up to rounding. Bounds the memory of an update. Where whole trajectories are needed (a2c, impala) it is at least one
+    environment's. null: as many as take 256 MiB as float32."""
     max_nonfinite_updates: int = Field(3, ge=1)
     """Stop with exit code 4 after this many updates in a row whose gradient is not finite."""
+
+    @property
+    def gradient_steps_per_pass(self) -> int:
+        """Gradient steps into which one pass over the env_steps of an update is divided."""
+        return 1
+
+    def scale_learning_rate(self, env_steps: int) -> AlgorithmConfig:
+        """This configuration with the learning rate for `env_steps` per gradient step, by learning_rate_scaling."""
+        if self.learning_rate_scaling == "none" or self.reference_batch is None:
+            return self
+        ratio = env_steps / self.reference_batch
+        factor = ratio if self.learning_rate_scaling == "linear" else ratio**0.5
+        return self.model_copy(update={"learning_rate": self.learning_rate * factor})
+
+    def describe_learning_rate(self, env_steps: int) -> str:
+        """How large the steps are with `env_steps` per gradient step, and why, as one line for the log."""
+        rate = self.scale_learning_rate(env_steps).learning_rate
+        text = f"learning rate {rate:.4g}"
+        if self.learning_rate_scaling != "none":
+            root = "sqrt" if self.learning_rate_scaling == "sqrt" else ""
+            text += f" = {self.learning_rate:.4g} x {root}({env_steps:,} / {self.reference_batch:,})"
+        text += f", {env_steps:,} env_steps per gradient step"
+        if self.warmup_updates:
+            text += f", warm-up over {self.warmup_updates:,} updates"
+        return text + (", annealed" if self.anneal_learning_rate else "")
+
+    @model_validator(mode="after")
+    def _scaling_has_a_reference(self) -> Self:
+        if (self.learning_rate_scaling == "none") == (self.reference_batch is None):
+            return self
+        if self.reference_batch is None:
+            raise ValueError(
+                f"algorithm.learning_rate_scaling={self.learning_rate_scaling} needs algorithm.reference_batch, the "
+                "env_steps per gradient step for which algorithm.learning_rate was chosen"
+            )
+        raise ValueError(
+            f"algorithm.reference_batch={self.reference_batch} has no effect without scaling; set "
+            "algorithm.learning_rate_scaling=sqrt or linear"
+        )
 
     @model_validator(mode="after")
     def _one_scale_of_rewards(self) -> AlgorithmConfig:
@@ -192,6 +183,11 @@ class SurrogateConfig(AlgorithmConfig):
     """Subtract mean and divide by standard deviation, both over the global batch of all ranks."""
     target_kl: float | None = Field(None, gt=0)
     """Leave the epochs early when the KL estimate, averaged over all ranks, passes 1.5 times this."""
+
+    @property
+    def gradient_steps_per_pass(self) -> int:
+        """As AlgorithmConfig's."""
+        return self.num_minibatches
 
     @model_validator(mode="after")
     def _dual_clip_leaves_the_trust_region(self) -> SurrogateConfig:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,6 +15,8 @@ Sum = Callable[[Tensor], None]
 
 CONSTANT = 1e-12
 """A variance below this share of the mean square is rounding of a constant."""
+SMALLEST_SIZE, LARGEST_SIZE, NUM_SIZES = 1e-4, 30.0, 96
+"""Edges of the bins of `size_histogram`: a geometric sequence, each 14 % above the one before."""
 
 
 class Moments(NamedTuple):
@@ -138,3 +140,60 @@ def explained_variance(sums: Tensor) -> float:
     if not variance > CONSTANT * target_square / count:
         return math.nan
     return 1.0 - (error_square / count - (error / count) ** 2) / variance
+
+
+class GradientNoise(NamedTuple):
+    """Unbiased estimates (McCandlish et al. 2018, eq. A.2 and A.3); either may be negative."""
+
+    square: float
+    """|G|^2, of the true gradient G"""
+    variance: float
+    """tr(Sigma), of the gradients of single samples; over |G|^2 it is the simple noise scale, in samples"""
+
+
+def gradient_noise(
+    parts: float, square_sum: float, inverse_sum: float, norm: float, samples: float
+) -> GradientNoise:
+    """Noise of a gradient from its norm over a batch and over parts of it; NaN unless the parts are smaller.
+
+    E|g_b|^2 = |G|^2 + tr(Sigma) / b for a mean g_b over b independent samples. Both estimates scatter: average
+    each over many steps before dividing.
+
+    Args:
+        parts: number of parts.
+        square_sum: sum over them of the squared norm of the mean gradient.
+        inverse_sum: sum over them of 1 / samples.
+        norm: norm of the mean gradient over the whole batch.
+        samples: of the whole batch.
+    """
+    if not parts or not inverse_sum / parts > (1 + 1e-9) / samples:
+        return GradientNoise(math.nan, math.nan)
+    variance = (square_sum / parts - norm**2) / (inverse_sum / parts - 1 / samples)
+    return GradientNoise(norm**2 - variance / samples, variance)
+
+
+def size_histogram(values: Tensor, mask: Tensor) -> Tensor:
+    """How many of |values| lie at or below each edge and above the one before, float64 [NUM_SIZES]; sums add up.
+
+    The first bin begins at 0; the last one also holds what is larger, or NaN. values, mask: float [N]; mask is 1.0
+    where valid, else 0.0.
+    """
+    device = values.device
+    edges = torch.logspace(math.log10(SMALLEST_SIZE), math.log10(LARGEST_SIZE), NUM_SIZES, device=device)
+    places = torch.bucketize(values.abs(), edges[:-1])
+    counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=device)
+    return counts.index_add_(0, places, mask.double())
+
+
+def size_quantile(counts: Sequence[float], share: float) -> float:
+    """Edge of the bin of a `size_histogram` that holds the quantile; NaN without samples.
+
+    No less than the smallest of |values| that at least `share` of them do not exceed, and less than 15 % above it where
+    that lies between SMALLEST_SIZE and LARGEST_SIZE.
+    """
+    total, below = sum(counts), 0.0
+    for place, count in enumerate(counts):
+        below += count
+        if count and below >= share * total:
+            return float(SMALLEST_SIZE * (LARGEST_SIZE / SMALLEST_SIZE) ** (place / (NUM_SIZES - 1)))
+    return math.nan

@@ -50,7 +50,8 @@ class Results:
         link_attempts(self._directory.path)
         env_steps = 0 if self.saved is None else int(self.saved.meta["env_steps"])
         self._progress = Progress(config, self._console, env_steps)
-        self.writer = ResultWriter(runlog, self._watch, env_steps)
+        acting = "worker" if config.scheme == "synchronous" else "actor"
+        self.writer = ResultWriter(runlog, self._watch, env_steps, acting)
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)

@@ -73,7 +73,7 @@ class ActorCritic(nn.Module):
 
         Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
         """
-        return self.masked(self.policy_head.forward(_through(self.torso, self.seen(obs))), obs)
+        return self.masked(self.policy_head.forward(self.torso.act(self.seen(obs))), obs)
 
     def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """`policy` of a recurrent network, for one env_step, and the state after it, [N, state_size] like that before.
@@ -86,10 +86,10 @@ class ActorCritic(nn.Module):
             state[:, part.start : part.stop] for part in (self._policy_part, self._value_part)
         )
         seen = self.seen(obs)
-        after = self.cell.step(_through(self.torso, seen), of_policy)
+        after = self.cell.step(self.torso.act(seen), of_policy)
         policy = self.masked(self.policy_head.forward(after[:, : self.cell.size]), obs)
         if self.value_torso is not None and self.value_cell is not None:
-            value_after = self.value_cell.step(_through(self.value_torso, seen), of_value)
+            value_after = self.value_cell.step(self.value_torso.act(seen), of_value)
             after = torch.cat((after, value_after), 1)
         return policy, after
 
@@ -134,11 +134,3 @@ def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None,
             "a recurrent network needs its memory: where each sequence of observations starts from"
         )
     return cell.unroll(features, memory.part(part))
-
-
-def _through(torso: nn.Sequential, obs: Tensor) -> Tensor:
-    """torso(obs), past torch's hooks."""
-    features = obs
-    for layer in torso:
-        features = layer.forward(features)
-    return features

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.config import ConfigError, ModelConfig
-from hpcrl.config.algorithms import SMALLEST_IMAGE
+from hpcrl.config.model import SMALLEST_IMAGE
 from hpcrl.data.specs import EnvSpec
 from hpcrl.functional.statistics import RunningMoments
 from hpcrl.models.user_torso import user_torso
@@ -18,6 +19,39 @@ from hpcrl.models.user_torso import user_torso
 HIDDEN_GAIN = math.sqrt(2)
 RESIDUAL_GAIN = math.sqrt(1 / 3)
 """Of the last convolution of a residual block: six blocks then raise the variance 2.5-fold, not 64-fold."""
+
+
+class Torso(nn.Sequential):
+    """Layers in a row, whose matrix products and convolutions are taken in `precision`; features are float32.
+
+    Parameters, and their gradients, are float32 all the same.
+    """
+
+    def __init__(self, layers: Sequence[nn.Module], precision: str) -> None:
+        super().__init__(*layers)
+        self._dtype = None if precision == "float32" else getattr(torch, precision)
+
+    def forward(self, obs: Tensor) -> Tensor:
+        """Features float32 [N, width] of obs [N, *shape]."""
+        if self._dtype is None:
+            return cast(Tensor, super().forward(obs))  # type: ignore[no-untyped-call]
+        with torch.autocast(obs.device.type, self._dtype):
+            features = super().forward(obs)  # type: ignore[no-untyped-call]
+        return cast(Tensor, features.to(torch.float32))
+
+    def act(self, obs: Tensor) -> Tensor:
+        """As `forward`, past torch's hooks; float16 only where it is fast, which it is not on the CPU."""
+        if self._dtype is None or (self._dtype == torch.float16 and obs.device.type == "cpu"):
+            return self._through(obs)
+        with torch.autocast(obs.device.type, self._dtype):
+            features = self._through(obs)
+        return features.to(torch.float32)
+
+    def _through(self, obs: Tensor) -> Tensor:
+        features = obs
+        for layer in self:
+            features = layer.forward(features)
+        return features
 
 
 class Vectors(nn.Module):
@@ -59,11 +93,18 @@ class Normalizer(nn.Module):
 
 
 class Images(nn.Module):
-    """uint8 images [N, C, H, W] as float32 in [0, 1]."""
+    """uint8 images [N, C, H, W] as floats in [0, 1], in memory as [N, H, W, C] where `channels_last`."""
+
+    def __init__(self, *, channels_last: bool) -> None:
+        super().__init__()
+        self._format = torch.channels_last if channels_last else torch.contiguous_format
 
     def forward(self, obs: Tensor) -> Tensor:
-        """Scale by 1/255."""
-        return torch.mul(obs, 1 / 255)
+        """Scale by 1/255; in the precision in which the convolutions will take it, which rounds once either way."""
+        images, device = obs.contiguous(memory_format=self._format), obs.device.type
+        if torch.is_autocast_enabled(device):
+            return images.to(torch.get_autocast_dtype(device)).mul_(1 / 255)
+        return torch.mul(images, 1 / 255)
 
 
 class InPlace(nn.Module):
@@ -107,12 +148,12 @@ def make_normalizer(env: EnvSpec, model: ModelConfig) -> Normalizer | None:
 
 def make_torso(
     env: EnvSpec, model: ModelConfig, normalizer: Normalizer | None, generator: torch.Generator
-) -> tuple[nn.Sequential, int]:
+) -> tuple[Torso, int]:
     """Torso for env.features and the width of its output. Raises ConfigError when they do not fit each other."""
     if model.torso == "nature_cnn":
         layers, width = _nature_convolutions(env, model, generator)
     elif model.torso == "impala_resnet":
-        layers, width = _residual_sections(env, generator)
+        layers, width = _residual_sections(env, model, generator)
     elif model.torso == "mlp":
         layers, width = [Vectors()], _vector_width(env)
     else:
@@ -122,7 +163,7 @@ def make_torso(
     for size in model.hidden_sizes:
         layers += [make_linear(width, size, HIDDEN_GAIN, generator), InPlace(model.activation)]
         width = size
-    return nn.Sequential(*layers), width
+    return Torso(layers, model.precision), width
 
 
 def _vector_width(env: EnvSpec) -> int:
@@ -152,7 +193,7 @@ def _nature_convolutions(
             "use model.torso=mlp for anything else"
         )
     channels, height, width = shape
-    layers: list[nn.Module] = [Images()]
+    layers: list[nn.Module] = [Images(channels_last=model.channels_last)]
     for out_channels, kernel, stride in ((32, 8, 4), (64, 4, 2), (64, 3, 1)):
         convolution = BlankConv2d(channels, out_channels, kernel, stride)
         _initialize(convolution, HIDDEN_GAIN, generator)
@@ -162,7 +203,9 @@ def _nature_convolutions(
     return [*layers, nn.Flatten()], channels * height * width
 
 
-def _residual_sections(env: EnvSpec, generator: torch.Generator) -> tuple[list[nn.Module], int]:
+def _residual_sections(
+    env: EnvSpec, model: ModelConfig, generator: torch.Generator
+) -> tuple[list[nn.Module], int]:
     """The larger network of Espeholt et al. 2018 (figure 3), up to its hidden layer, and the width of its output."""
     shape, dtype = env.features.shape, env.features.dtype
     if dtype != "uint8" or len(shape) != 3 or 0 in shape:
@@ -171,7 +214,7 @@ def _residual_sections(env: EnvSpec, generator: torch.Generator) -> tuple[list[n
             "images [channels, height, width]: use model.torso=mlp for anything else"
         )
     channels, height, width = shape
-    layers: list[nn.Module] = [Images()]
+    layers: list[nn.Module] = [Images(channels_last=model.channels_last)]
     for out_channels in (16, 32, 32):
         layers.append(_convolution(channels, out_channels, 1.0, generator))
         layers.append(nn.MaxPool2d(3, stride=2, padding=1))

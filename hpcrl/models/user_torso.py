@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from hpcrl.config import ConfigError, load_object
-from hpcrl.config.algorithms import BUILTIN_TORSOS
+from hpcrl.config.model import BUILTIN_TORSOS
 from hpcrl.data.specs import ArraySpec, EnvSpec
 
 

@@ -80,6 +80,7 @@ class Learning:
         self._summed: HierarchicalReducer | DeviceReducer = self._device_reducer or self._reducer
         if self.is_root:
             _log.info("%s", self._summed.description)
+            _log.info("%s", config.algorithm.describe_learning_rate(config.gradient_batch))
 
     @property
     def updates(self) -> int:

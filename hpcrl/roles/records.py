@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -12,8 +13,11 @@ import numpy.typing as npt
 
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
+from hpcrl.storage.health import ActorWatch
 from hpcrl.storage.runlog import RunLog
 from hpcrl.storage.schema import TABLES, Rows
+
+_log = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 64 * 1024
 _HEADER_BYTES = 16
@@ -168,8 +172,12 @@ class RecordReceiver:
 class ResultWriter:
     """Rank-local owner of the result file and of what a person watches. Never a learner in its compute."""
 
-    def __init__(self, runlog: RunLog, watch: Sink, env_steps: int = 0) -> None:
-        """`watch` sees every row as it is written (the progress line). `env_steps`: trained on by earlier attempts."""
+    def __init__(self, runlog: RunLog, watch: Sink, env_steps: int = 0, acting: str = "actor") -> None:
+        """`watch` sees every row as it is written (the progress line). `env_steps`: trained on by earlier attempts.
+
+        `acting`: the role of those that step environments; one whose returns are odd becomes an event.
+        """
+        self._acting, self._actors = acting, ActorWatch()
         self._runlog = runlog
         self._watch = watch
         self._env_steps = env_steps
@@ -196,6 +204,13 @@ class ResultWriter:
             rows["env_steps"] = self._env_steps
         self._runlog.append(table, rows)
         self._watch(table, rows)
+        for odd in self._actors.add(rows) if table == "episodes" else ():
+            _log.warning("%s", odd)
+            text = str(odd)
+            event = table_row(
+                "events", kind="odd_actor", role=self._acting, role_rank=odd.actor, world_rank=-1, text=text
+            )
+            self.add("events", event)
         self.poll()
 
     def poll(self) -> None:

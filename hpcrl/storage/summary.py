@@ -16,6 +16,7 @@ from rich.text import Text
 from hpcrl.config import ConfigError
 from hpcrl.storage.checkpoint import by_score
 from hpcrl.storage.files import read_json
+from hpcrl.storage.health import NOISE_UPDATES, last_returns, noise_scale, odd_actors
 from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import attempt_files, read_table
 from hpcrl.storage.schema import Rows
@@ -52,7 +53,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
     provenance = read_json(run / "provenance.json") or {}
     updates = read_table(run, "updates")
     env_steps, wall_s = _progress(status, updates)
-    learners = _last_weights(read_table(run, "learners"))
+    learners, episodes = _last_weights(read_table(run, "learners")), read_table(run, "episodes")
     return {
         "name": config.get("name"),
         "run_dir": str(run),
@@ -74,7 +75,9 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "updates": int(updates["update"].max()) if len(updates) else 0,
         "lag": _lag(read_table(run, "lag")),
         "actors": actor_shares(run),
-        "training_return": _training_return(read_table(run, "episodes")),
+        "training_return": _training_return(episodes),
+        "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
+        "noise_scale": noise_scale(updates),
         "evaluation": _evaluation(read_table(run, "evaluation")),
         "ranks": _rank_plan(read_table(run, "ranks")),
         "job": _job(provenance.get("environment", {})),
@@ -127,6 +130,9 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training return", _return_text(summary["training_return"], "no episode has ended")),
         ("evaluation", _return_text(summary["evaluation"], "none")),
     ]
+    lines += [("odd", text) for text in summary["odd_actors"]]
+    if (noise := summary["noise_scale"]) is not None:
+        lines.append(("noise scale", f"{noise:,.0f} env_steps, of the last {NOISE_UPDATES} updates"))
     if summary["job"]:
         lines.append(("job", f"{summary['job']['id']} on {summary['job']['nodes']}"))
     if summary["weights_sha256"]:

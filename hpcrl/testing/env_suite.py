@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from hpcrl.config import ConfigError, EnvConfig, ExitCode
-from hpcrl.config.algorithms import SMALLEST_IMAGE
+from hpcrl.config.model import SMALLEST_IMAGE
 from hpcrl.data.specs import ArraySpec, EnvSpec
 from hpcrl.envs import VectorEnv, env_seed, make_vector_env
 from hpcrl.testing import env_checks as checks

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hpcrl.algorithms import actor_critic, gradient, impala, ppo
+from hpcrl.algorithms import actor_critic, gradient, impala, metrics, ppo
 from hpcrl.functional import distributions, losses, returns, statistics
 from tests.mutants.checks import CHECKS
 from tests.mutants.mutate import mutate
@@ -32,8 +32,8 @@ MUTANTS = [
     Mutant(
         "no reduction",
         REDUCE,
-        "vector = reducer.finish((samples, extra))",
-        "vector = reducer.open_gradient(reducer.buckets[0].stop).copy(); reducer.finish((samples, extra))",
+        "vector = reducer.finish((samples, extra, *seen))",
+        "vector = reducer.open_gradient(reducer.buckets[0].stop).copy(); reducer.finish((samples, extra, *seen))",
         BOTH_RANKS,
     ),
     Mutant("local count", REDUCE, "max(total, 1.0)", "max(float(samples), 1.0)", BOTH_RANKS),
@@ -46,7 +46,7 @@ MUTANTS = [
     ),
     Mutant("local mean", statistics.global_moments, "sum_(first)", "pass", ("ppo ranks",)),
     Mutant("local variance", statistics.global_moments, "sum_(second)", "pass", ("ppo ranks",)),
-    Mutant("local metrics", actor_critic.Metrics.reduce, "reducer.sum_(vector)", "pass", BOTH_RANKS),
+    Mutant("local metrics", metrics.Metrics.reduce, "reducer.sum_(vector)", "pass", BOTH_RANKS),
     Mutant(
         "local minibatches", ppo.PPO._minibatches, "column -= batch.column_offset", "pass", ("ppo ranks",)
     ),
@@ -152,8 +152,8 @@ MUTANTS = [
     Mutant(
         "entropy over the batch",
         distributions.categorical,
-        "-(log_probs.exp() * log_probs).sum(-1)",
-        "-(log_probs.exp() * log_probs).sum(0)[action]",
+        "log_probs.clamp(min=LEAST_LOG_PROB)).sum(-1)",
+        "log_probs.clamp(min=LEAST_LOG_PROB)).sum(0)[action]",
         ("samples",),
     ),
     Mutant(
@@ -161,11 +161,11 @@ MUTANTS = [
         impala.Impala.loss,
         "mask = rows(valid).to(torch.float32)",
         "mask = torch.ones(count)",
-        ("impala valid", "impala chain", "impala gradient"),
+        ("impala chain", "impala gradient"),
     ),
     Mutant(
         "ppo trains on reset steps",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "mask = samples.valid.to(torch.float32)",
         "mask = torch.ones(len(samples.valid))",
         ("ppo gradient",),
@@ -200,7 +200,7 @@ MUTANTS = [
     ),
     Mutant(
         "bonus for certainty",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "- config.entropy_coefficient",
         "+ config.entropy_coefficient",
         ("ppo gradient",),
@@ -221,7 +221,7 @@ MUTANTS = [
     ),
     Mutant(
         "ppo ratio against itself",
-        ppo.PPO._backward,
+        ppo.PPO._loss,
         "samples.behavior_log_prob",
         "log_prob.detach()",
         ("ppo ratio",),

@@ -150,8 +150,8 @@ def row_removed(doctor):
     doctor.remove(1, "trajectories", 7)
 
 
-def row_removed_and_all_made_to_fit(doctor):
-    """Of env_steps: every table says the same, but for the checksum."""
+def env_steps_changed_everywhere(doctor):
+    """Every table says the same, but for the checksum."""
     first = {}
 
     def edit(rows):
@@ -224,7 +224,7 @@ DOCTORED = {
     older: r"update \d+: its raw rows have the checksum",
     from_the_future: "was not there before that update",
     row_removed: "env_steps in `trajectories`",
-    row_removed_and_all_made_to_fit: "update 1: its raw rows have the checksum",
+    env_steps_changed_everywhere: "update 1: its raw rows have the checksum",
     histogram_changed: "in `lag`",
     summary_changed: "update 5: lag .* in `updates`",
     sum_changed: "env_steps in `trajectories`",

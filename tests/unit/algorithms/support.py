@@ -55,6 +55,12 @@ def build(
     return algorithm_class(config.name)(config, env, model, seed)
 
 
+def without_noise(result: UpdateResult) -> dict[str, float]:
+    """Metrics that do not depend on how the samples are divided; the estimates of noise do."""
+    noise = ("grad_square", "grad_variance", "noise_scale")
+    return {name: value for name, value in result.metrics.items() if name not in noise}
+
+
 def random_batch(
     env: EnvSpec, unroll_length: int, num_columns: int, seed: int, update: int = 0, state_size: int = 0
 ) -> Batch:

@@ -21,6 +21,7 @@ from tests.unit.algorithms.support import (
     build,
     make_batch,
     random_batch,
+    without_noise,
 )
 
 LOCAL = LocalReducer()
@@ -94,7 +95,8 @@ def check_steps_that_are_not_valid_do_not_matter(name: str) -> None:
 def check_ratio_is_against_the_policy_that_acted(name: str) -> None:
     """Collected with one two-action policy, trained with another: the ratio of their probabilities."""
     options = {"epochs": 1, "num_minibatches": 1} if name in SURROGATE else {}
-    algorithm = tabular(name, **options, **{"target_ratio_cap": 9.0} if name == "impact" else {})
+    own = {"decoupled_ppo": {"behavior_weight_cap": 1.1}, "impact": {"target_ratio_cap": 9.0}}
+    algorithm = tabular(name, **options, **own.get(name, {}))
     fields = collect(algorithm, 8, 4, np.random.default_rng(2))
     old = np.log(1 / (1 + np.exp(-bias_difference(algorithm) * np.array([-1, 1]))))
     algorithm.network.policy_head.bias.data.add_(torch.tensor([0.7, -0.4]))
@@ -102,8 +104,15 @@ def check_ratio_is_against_the_policy_that_acted(name: str) -> None:
     log_rho = (new - old)[fields["action"]]
     metrics = algorithm.update(make_batch(fields), LOCAL, 0.0).metrics
     np.testing.assert_allclose(metrics["log_rho_mean"], log_rho.mean(), rtol=1e-4)
+    largest = np.abs(log_rho).max()
+    assert largest * 0.999 < metrics["log_rho_max"] < largest * 1.15
+    assert (
+        metrics["log_rho_p50"] <= metrics["log_rho_p90"] <= metrics["log_rho_p99"] == metrics["log_rho_max"]
+    )
     if name in ("decoupled_ppo", "impact"):  # its interval lies around the policy that is trained
         assert metrics["approx_kl"] == metrics["clip_fraction"] == 0
+        if name == "decoupled_ppo":
+            assert metrics["rho_clip_fraction"] == np.mean(np.exp(log_rho) > 1.1) > 0
         return
     np.testing.assert_allclose(metrics["approx_kl"], (np.expm1(log_rho) - log_rho).mean(), rtol=1e-4)
     if name == "ppo":
@@ -240,12 +249,22 @@ def test_the_learning_rate_falls_with_progress() -> None:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
+def test_warm_up_counts_updates_and_goes_with_annealing(name: str) -> None:
+    algorithm = build(CONFIGS[name].with_overrides(["learning_rate=0.4", "warmup_updates=4"]))
+    annealed = build(algorithm.config.with_overrides(["anneal_learning_rate=true"]))
+    for update, share in ((0, 0.25), (2, 0.75), (3, 1.0), (4, 1.0), (1000, 1.0)):
+        batch = random_batch(DISCRETE, 3, 2, seed=0, update=update)
+        assert algorithm.update(batch, LOCAL, 0.5).metrics["learning_rate"] == pytest.approx(0.4 * share)
+        assert annealed.update(batch, LOCAL, 0.5).metrics["learning_rate"] == pytest.approx(0.2 * share)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
 def test_large_observations_go_through_in_parts(name: str) -> None:
     whole, parts = (build(CONFIGS[name]) for _ in range(2))
     parts.chunk_rows = 13  # two columns of 6 observations at once
     batch = random_batch(DISCRETE, 5, 7, seed=0)
-    expected = whole.update(batch, LOCAL, 0.0).metrics
-    actual = parts.update(batch, LOCAL, 0.0).metrics
+    expected = without_noise(whole.update(batch, LOCAL, 0.0))
+    actual = without_noise(parts.update(batch, LOCAL, 0.0))
     assert actual == pytest.approx(expected, rel=1e-4, abs=1e-5)
     np.testing.assert_allclose(parts.parameters.numpy, whole.parameters.numpy, atol=1e-5)
 

@@ -25,7 +25,7 @@ class MetaReducer:
     def __init__(self) -> None:
         self._memory = torch.zeros(0, device=META)
         self.buckets = (range(0),)
-        self.extra_sums = np.array([10.0, 1.0])
+        self.extra_sums = np.array([10.0, 1.0, 0.0, 0.0, 0.0])
 
     def open_gradient(self, size: int, exact: Sequence[range] = ()) -> Tensor:
         self._memory = self._memory if self._memory.numel() == size else torch.zeros(size, device=META)

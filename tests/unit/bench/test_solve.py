@@ -1,11 +1,14 @@
 import io
+import json
 
 import pytest
 from rich.console import Console
 
+from hpcrl.__main__ import main
 from hpcrl.bench import solve
 from hpcrl.bench.solve import Checks, bench_solve, recipe_solves, reference_solves, render, summarize
 from hpcrl.config import ConfigError, RunConfig
+from tests.system.support import TOP
 
 
 def config(**sections):
@@ -109,3 +112,20 @@ def test_a_check_costs_no_time(monkeypatch):
     assert not checks.solved(11, act, last=True)
     assert checks.result["seconds"] == pytest.approx(5.0)
     assert checks.result["seconds_with_start"] == pytest.approx(15.0)
+
+
+def test_the_command_line_says_what_counts_as_solved(monkeypatch, capsys):
+    given = {}
+
+    def bench(run, score, rounds, **options):
+        given.update(seed=run.seed, score=score, rounds=rounds, **options)
+        return {"measured": "solve"}
+
+    monkeypatch.setattr(solve, "bench_solve", bench)
+    monkeypatch.setattr(solve, "render", lambda result: "a table")
+    recipe = f"{TOP}/jobs/cartpole.py:ppo"
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "solve", recipe, "--score", "475", "--json", "--set", "seed=5"])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out) == {"measured": "solve"}
+    assert given == {"seed": 5, "score": 475.0, "rounds": 3, "every": 5000, "reference_env_steps": 500_000}

@@ -322,3 +322,58 @@ def test_numbers_that_nothing_can_hold_are_refused(key):
     value = "[-5]" if key.startswith("model") else str(2**63)
     with pytest.raises(ConfigError, match=key):
         config.with_overrides([f"{key}={value}"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "batch", "factor"),
+    [
+        ({"name": "impala"}, 8 * 32, 1.0),
+        ({"name": "impala", "learning_rate_scaling": "linear", "reference_batch": 64}, 256, 4.0),
+        ({"name": "a2c", "learning_rate_scaling": "sqrt", "reference_batch": 64}, 256, 2.0),
+        ({"name": "impala", "learning_rate_scaling": "sqrt", "reference_batch": 1024}, 256, 0.5),
+        (
+            {
+                "name": "impala",
+                "learning_rate_scaling": "linear",
+                "reference_batch": 64,
+                "batch_trajectories": 6,
+            },
+            768,
+            12.0,
+        ),
+        (
+            {"name": "ppo", "num_minibatches": 2, "learning_rate_scaling": "linear", "reference_batch": 64},
+            128,
+            2.0,
+        ),
+    ],
+)
+def test_the_learning_rate_follows_the_env_steps_of_a_gradient_step(settings, batch, factor):
+    config = run_config(ranks={"actors": 2}, algorithm={"learning_rate": 1e-3, **settings})
+    assert config.gradient_batch == batch
+    scaled = config.algorithm.scale_learning_rate(batch)
+    assert scaled.learning_rate == pytest.approx(1e-3 * factor)
+    line = config.algorithm.describe_learning_rate(batch)
+    assert f"learning rate {1e-3 * factor:.4g}" in line and f"{batch} env_steps per gradient step" in line
+    assert factor == 1 or f"({batch} / {settings['reference_batch']:,})" in line
+
+
+@pytest.mark.parametrize("settings", [{"learning_rate_scaling": "sqrt"}, {"reference_batch": 64}])
+def test_scaling_and_its_reference_go_together(settings):
+    text = message(run_config, algorithm={"name": "impala"} | settings)
+    assert "algorithm.learning_rate_scaling" in text and "algorithm.reference_batch" in text
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_float16_is_for_gpus(device):
+    model, ranks = {"precision": "float16"}, {"learner_device": device}
+    text = message(run_config, model=model, ranks=ranks)
+    assert f"model.precision=float16 is not there with ranks.learner_device={device}" in text
+    assert "model.precision=bfloat16" in text
+    assert run_config(model=model, ranks={"learner_device": "cuda"}).model.precision == "float16"
+    assert run_config(model={"precision": "bfloat16"}, ranks=ranks).model.precision == "bfloat16"
+
+
+def test_channels_last_needs_convolutions():
+    assert "model.channels_last=true has no effect" in message(run_config, model={"channels_last": True})
+    assert run_config(model={"channels_last": True, "torso": "nature_cnn"}).model.channels_last

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.functional import distributions, losses, returns
-from hpcrl.functional.statistics import RunningMoments, moments_of
+from hpcrl.functional.statistics import RunningMoments, gradient_noise, moments_of
 
 ORACLES = Path(__file__).parents[2] / "golden" / "oracles"
 CASE_COUNTS = {
@@ -23,6 +23,7 @@ CASE_COUNTS = {
     "dualclip": 8,
     "actor_critic": 6,
     "offpolicy_ppo": 7,
+    "metrics": 1,
     "tanh_gaussian": 3,
     "running_moments": 6,
 }
@@ -235,6 +236,18 @@ def test_oracle_actor_critic(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", cases("offpolicy_ppo"))
 def test_oracle_off_policy_ppo(case: dict[str, Any]) -> None:
     {"decoupled": check_oracle_decoupled, "impact": check_oracle_impact}[case["kind"]](case)
+
+
+@pytest.mark.parametrize("case", cases("metrics"))
+def test_oracle_noise_scale(case: dict[str, Any]) -> None:
+    inputs, expected = case["inputs"], case["expected"]
+    gradients, samples = np.array(inputs["per_rank_grads"]), inputs["batch_per_rank"]
+    squares, parts = np.square(gradients).sum(1), len(gradients)
+    norm = float(np.linalg.norm(gradients.mean(0)))
+    square, variance = gradient_noise(parts, squares.sum(), parts / samples, norm, parts * samples)
+    close("metrics", [squares.mean(), norm**2], [expected["mean_sq_norm_small"], expected["sq_norm_big"]])
+    close("metrics", [square, variance], [expected["grad_sq_estimate"], expected["trace_cov_estimate"]])
+    close("metrics", variance / square, expected["noise_scale"])
 
 
 @pytest.mark.parametrize("case", cases("running_moments"))

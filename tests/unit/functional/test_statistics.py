@@ -16,6 +16,8 @@ from hpcrl.functional.statistics import (
     explained_variance_sums,
     global_moments,
     moments_of,
+    size_histogram,
+    size_quantile,
     sum_moments,
 )
 
@@ -76,6 +78,34 @@ def test_explained_variance_of_a_perfect_a_constant_and_no_target() -> None:
     assert explained_variance(explained_variance_sums(target, target, ones)) == 1.0
     assert math.isnan(explained_variance(explained_variance_sums(target, ones * 0.1, ones)))
     assert math.isnan(explained_variance(explained_variance_sums(target, target, ones * 0)))
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 1000])
+@pytest.mark.parametrize("share", [0.5, 0.9, 0.99, 1.0])
+def test_quantiles_of_sizes_are_at_most_a_bin_too_large(count: int, share: float) -> None:
+    rng = np.random.default_rng(count)
+    values = np.exp(rng.uniform(np.log(1e-3), np.log(20), count)) * rng.choice([-1, 1], count)
+    mask = torch.tensor([1.0] * count + [0.0])
+    parts = [torch.tensor([*values, 29.0], dtype=torch.float32), mask]
+    halves = zip(*(torch.tensor_split(part, 2) for part in parts), strict=True)
+    counts = sum(size_histogram(*half) for half in halves)
+    exact = np.sort(np.abs(values))[int(np.ceil(share * count)) - 1]
+    assert exact * (1 - 1e-5) <= size_quantile(counts.tolist(), share) < 1.15 * exact
+
+
+def test_quantiles_at_the_borders_of_the_histogram() -> None:
+    values = torch.tensor([0.0, 0.0, 1e-9, 50.0, float("nan"), float("inf")])
+
+    def quantile(share: float, *chosen: int) -> float:
+        mask = torch.tensor([float(index in chosen) for index in range(6)])
+        return size_quantile(size_histogram(values, mask).tolist(), share)
+
+    assert math.isnan(quantile(0.5))
+    assert quantile(1.0, 0, 1, 2) == pytest.approx(1e-4)
+    for index in (3, 4, 5):
+        assert quantile(0.99, index) == pytest.approx(30.0)
+    assert quantile(0.5, 0, 3) == pytest.approx(1e-4)
+    assert quantile(0.51, 0, 3) == pytest.approx(30.0)
 
 
 def of(values: np.ndarray) -> RunningMoments:

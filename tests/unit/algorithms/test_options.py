@@ -1,0 +1,114 @@
+"""No option of an algorithm or a network is accepted and then has no effect."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from hpcrl.algorithms import LocalReducer, make_algorithm
+from hpcrl.config import ConfigError, ModelConfig, RunConfig
+from hpcrl.config.algorithms import BUILTIN_ALGORITHMS
+from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, random_batch
+from tests.unit.algorithms.test_a3c import sent
+
+OF_THE_RUN = {"name", "unroll_length", "batch_trajectories", "max_nonfinite_updates"} | {
+    "buffer_batches",
+    "batch_uses",
+}
+"""Keys that the roles read, not the algorithm: tests of runs see their effect."""
+ALTERNATIVES: dict[str, Any] = {
+    "learning_rate_scaling": "sqrt",
+    "reference_batch": 128,
+    "reward_clip": 0.1,
+    "rows_per_pass": 8,
+    "warmup_updates": 5,
+    "value_clip": 0.01,
+    "dual_clip": 1.21,
+    "target_update_updates": 1,
+    "action_distribution": "tanh_gaussian",
+    "target_kl": 1e-6,
+    "behavior_weight_cap": 0.9,
+    "torso": "nature_cnn",
+    "hidden_sizes": [8, 8],
+    "activation": "relu",
+    "precision": "bfloat16",
+    "recurrent": "gru",
+    "initial_log_std": -0.5,
+    "observation_epsilon": 0.5,
+}
+"""Another value, where it is not the half, one more, or the opposite of the default."""
+NEEDED: dict[str, dict[str, Any]] = {
+    "clip_epsilon": {"learning_rate": 0.03},
+    "dual_clip": {"learning_rate": 0.3},
+    "learning_rate_scaling": {"learning_rate_scaling": "linear", "reference_batch": 32},
+    "reference_batch": {"learning_rate_scaling": "linear", "reference_batch": 32},
+    "normalized_reward_clip": {"normalize_returns": True, "normalized_reward_clip": 0.2},
+    "observation_clip": {"normalize_observations": True, "observation_clip": 1.0},
+    "observation_epsilon": {"normalize_observations": True},
+    "recurrent_size": {"recurrent": "lstm"},
+}
+"""What else must be set for a key to mean anything."""
+MODEL_KEYS = set(ModelConfig.model_fields)
+KEYS = [
+    (name, key)
+    for name, config in BUILTIN_ALGORITHMS.items()
+    for key in [*(config.model_fields.keys() - OF_THE_RUN), *MODEL_KEYS]
+]
+
+
+def other(key: str, value: Any) -> Any:
+    if key in ALTERNATIVES:
+        return ALTERNATIVES[key]
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    assert isinstance(value, float), f"name another value of {key} in ALTERNATIVES"
+    return value / 2
+
+
+def settings(name: str, values: dict[str, Any]) -> dict[str, Any]:
+    sections: dict[str, dict[str, Any]] = {"algorithm": {"name": name}, "model": {"hidden_sizes": [8]}}
+    for key, value in values.items():
+        sections["model" if key in MODEL_KEYS else "algorithm"][key] = value
+    return {"name": "test", "env": {"id": "x"}, **sections}
+
+
+@functools.cache
+def trace(name: str, values: str, continuous: bool) -> str:
+    """What two updates made of the parameters and said of themselves."""
+    env = CONTINUOUS if continuous else DISCRETE
+    config = RunConfig.parse(settings(name, json.loads(values)))
+    algorithm, worker = make_algorithm(config, env), make_algorithm(config, env)
+    digest, size = hashlib.sha256(), algorithm.network.state_size  # type: ignore[attr-defined]
+    for update in range(2):
+        batch = random_batch(env, 6, 5, seed=update, update=update, state_size=size)
+        batch.fields["discounted_return"] = batch.fields["reward"].cumsum(0)  # type: ignore[index]
+        if config.algorithm.sends_gradients:
+            worker.parameters.load(algorithm.parameters.numpy)
+            batch = sent([worker], [batch], update)
+        result = algorithm.update(batch, LocalReducer(), 0.5)
+        algorithm.observe(batch, LocalReducer())
+        digest.update(algorithm.parameters.vector.numpy().tobytes() + repr(result.metrics).encode())
+    return digest.hexdigest()
+
+
+@pytest.mark.parametrize(("name", "key"), sorted(KEYS))
+def test_every_key_has_an_effect_or_is_refused(name: str, key: str) -> None:
+    needed = NEEDED.get(key, {})
+    section = ModelConfig if key in MODEL_KEYS else BUILTIN_ALGORITHMS[name]
+    default = needed.get(key, section.model_fields[key].default)
+    value = other(key, default)
+    assert value != default
+    continuous = key in ("initial_log_std", "action_distribution")
+    try:
+        before = trace(name, json.dumps(needed), continuous)
+        after = trace(name, json.dumps(needed | {key: value}), continuous)
+    except ConfigError as error:
+        assert any(one in str(error) for one in (key, *needed))
+        return
+    assert after != before
