@@ -45,8 +45,8 @@ def impala() -> RunConfig:
 def ppo() -> RunConfig:
     """Every rank acts and learns, in step; one rank is the plain single-machine PPO.
 
-    Five of five seeds scored 500 greedily at the end, after 8 to 10 s of CPU time in one process; the first check of 475
-    or more came after 20,000 to 45,000 env_steps (seeds 0 to 2).
+    Five of five seeds scored 500 greedily at the end, after 8 to 10 s of CPU time in one process; the first check of
+    475 or more came after 20,000 to 45,000 env_steps (seeds 0 to 2).
     """
     return RunConfig(
         name="cartpole-ppo",

@@ -1,7 +1,7 @@
 """`hpcrl bench equal`: the work of a CleanRL-style loop, done by it and by hpcrl, side by side.
 
 Same environments, network, minibatches and epochs; learning on. One row for each way in which hpcrl can do it says
-what a pipeline brings.
+what the pipeline brings, and what precision and layout of images bring.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig, SurrogateConfig
 from hpcrl.envs.from_envpool import registered_ids
 
-WAYS: dict[str, tuple[str, ...]] = {
-    "one process": ("scheme=synchronous", "ranks.workers=1"),
-    "pipeline": ("scheme=pipeline",),
+SCHEMES = {"one process": ("scheme=synchronous", "ranks.workers=1"), "pipeline": ("scheme=pipeline",)}
+PRECISIONS = {
+    "float32": ("model.precision=float32", "model.channels_last=false"),
+    "bfloat16, channels last": ("model.precision=bfloat16", "model.channels_last=true"),
 }
-"""What is set for each; the rest is the recipe's."""
+"""What is set for each; the rest is the recipe's. Images are measured in both precisions, vectors in float32 only."""
 
 
 def bench_equal(
@@ -33,7 +34,7 @@ def bench_equal(
     Args:
         config: A run of PPO or its kin that the reference can do too.
         updates: Of each measurement; the first one does not count.
-        rounds: Each is the reference (the faster of default and one torch thread), then every one of `WAYS`.
+        rounds: Each is the reference (the faster of default and one torch thread), then all else.
         measure: Starts a real run and returns at least {"env_steps_per_s": ...}.
 
     Raises:
@@ -43,9 +44,11 @@ def bench_equal(
         raise ConfigError(f"rounds={rounds}, updates={updates}: use at least 1 round and 2 updates")
     work = reference_work(config)
     env_steps = updates * config.env.num_envs * config.algorithm.unroll_length
+    precisions = PRECISIONS if config.model.torso == "nature_cnn" else {"float32": PRECISIONS["float32"]}
     runs = {
-        name: config.with_overrides((*settings, f"budget.env_steps={env_steps}"))
-        for name, settings in WAYS.items()
+        f"{scheme}, {precision}": config.with_overrides((*settings, *kept, f"budget.env_steps={env_steps}"))
+        for scheme, settings in SCHEMES.items()
+        for precision, kept in precisions.items()
     }
     speeds: dict[str, list[float]] = {name: [] for name in ("reference", *runs)}
     for index in range(rounds):

@@ -4,7 +4,7 @@ import pytest
 
 from hpcrl.__main__ import main
 from hpcrl.bench import equal
-from hpcrl.bench.equal import WAYS, bench_equal, reference_work, render
+from hpcrl.bench.equal import bench_equal, reference_work, render
 from hpcrl.bench.reference import Work
 from hpcrl.config import ConfigError, EnvConfig, ImpalaConfig, ModelConfig, PPOConfig, RunConfig
 from tests.system.support import TOP
@@ -55,9 +55,28 @@ def test_all_do_the_same_work_in_turn(referenced):
         )
     assert Work(**work).epochs == 2
     ratios = {row["way"]: row["over_reference"] for row in result["rows"]}
-    assert ratios == {"reference": 1.0, "one process": 2.0, "pipeline": 3.0}  # the reference's median is 20
+    # the reference's median is 20
+    assert ratios == {"reference": 1.0, "one process, float32": 2.0, "pipeline, float32": 3.0}
     assert json.loads(json.dumps(result)) == result
-    assert render(result).row_count == 1 + len(WAYS)
+    assert render(result).row_count == 3
+
+
+def test_images_are_measured_in_both_precisions(referenced):
+    runs = []
+
+    def measure(run):
+        runs.append((run.scheme, run.model.precision, run.model.channels_last))
+        return {"env_steps_per_s": 1.0}
+
+    images = ModelConfig(torso="nature_cnn", hidden_sizes=(512,), activation="relu", precision="bfloat16")
+    pong = EnvConfig(id="Pong-v5", engine="envpool", num_envs=4)
+    result = bench_equal(config(env=pong, model=images), 2, 1, measure)
+    assert runs == [
+        (scheme, *kept)
+        for scheme in ("synchronous", "pipeline")
+        for kept in (("float32", False), ("bfloat16", True))
+    ]
+    assert len(result["rows"]) == 5
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_nested_observations_in_other_autoreset_modes(mode):
 def test_a_mask_that_allows_nothing_is_an_error_that_names_the_environment():
     env = make_vector_env(masked_config(stuck_at=2), range(2), 0)
 
-    def act(obs):
+    def act(obs, begins):
         return allow(env.spec, obs, np.zeros((2, 2), np.int64))
 
     with pytest.raises(RuntimeError, match=rf"env\.id='{MASKED}'.*row 0 allows no choice of part 0"):
@@ -229,7 +229,7 @@ def test_nothing_need_be_allowed_after_an_end():
 
 def run_masked():
     env = make_vector_env(masked_config(), range(2), 0)
-    return run_episodes(env, lambda obs: allow(env.spec, obs, np.zeros((2, 2), np.int64)), 100)
+    return run_episodes(env, lambda obs, begins: allow(env.spec, obs, np.zeros((2, 2), np.int64)), 100)
 
 
 def test_masks_from_info_are_for_actions_that_have_choices_and_engines_that_have_info():
