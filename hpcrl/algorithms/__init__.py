@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcrl.algorithms.acting import Acting
 from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, State, UpdateResult
 from hpcrl.config import ConfigError, RunConfig, load_object
-from hpcrl.data.specs import EnvSpec
+from hpcrl.data.specs import DISCOUNTED_RETURN, EnvSpec, TrajectorySpec, trajectory_spec
 
 __all__ = [
     "Acting",
@@ -17,6 +17,7 @@ __all__ = [
     "UpdateResult",
     "algorithm_class",
     "make_algorithm",
+    "stored_spec",
 ]
 
 BUILTIN = {
@@ -54,3 +55,11 @@ def make_algorithm(config: RunConfig, env: EnvSpec) -> Algorithm:
             "which chooses by the observation alone (its initial_state gives None); use model.recurrent=none"
         )
     return algorithm
+
+
+def stored_spec(config: RunConfig, env: EnvSpec, algorithm: Algorithm, num_envs: int) -> TrajectorySpec:
+    """Of the trajectories of `num_envs` environments that the acting ranks of a run write. Pure."""
+    fields = algorithm.stored_fields
+    if config.algorithm.normalize_returns:
+        fields += (DISCOUNTED_RETURN,)
+    return trajectory_spec(env, config.algorithm.unroll_length, num_envs, fields)

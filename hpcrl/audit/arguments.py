@@ -10,7 +10,7 @@ The learners write down which trajectories every update was trained on (table `t
 env_steps and histograms are computed again and compared with everything else that the run says, over all attempts:
 no lag above the bound or below 0, no trajectory trained twice, sums that add up, updates without a gap, a checksum
 per update, and the configuration of the file and of config.json. Needs neither MPI nor torch; works on a run that was
-killed or goes on, of which the last updates may not be complete in the file.
+killed or goes on; of an attempt that was, the last updates may not be complete in its file, which is said.
 
 exit codes: 0 proved, 1 not proved (the first row that contradicts is named), 2 RUN is no run
 """

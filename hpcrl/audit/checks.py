@@ -24,6 +24,8 @@ class Evidence:
     heads: list[AttemptHead]
     first: int
     """number of the first update there is to be"""
+    lost: tuple[int, ...]
+    """updates at which an attempt went on from one that was killed, and whose last rows are not in its file"""
     updates: Rows
     lag: Rows
     raw: Rows
@@ -42,12 +44,17 @@ class Evidence:
         known = {head.attempt: value(head) for head in self.heads}
         return np.array([known[int(attempt)] for attempt in self.updates["attempt"]], np.int64)
 
+    @property
+    def after_lost(self) -> Mask:
+        """Which updates [U] come right after some that are not in the file."""
+        return np.isin(self.updates["update"], np.array(self.lost, np.int64) + 1)
+
     def env_steps(self) -> Counts:
-        """Valid env_steps of each update [U] by the cumulative numbers; a later attempt's first, alone, is trusted."""
-        total = self.updates["env_steps"].astype(np.int64)
-        began = bool(len(total)) and int(self.updates["update"][0]) != 1
-        first = int(total[0]) - int(self.lag["env_steps"][self.lag_place == 0].sum()) if began else 0
-        return np.diff(total, prepend=first)
+        """Valid env_steps of each update [U] by the cumulative numbers, but where those before are not there."""
+        steps = np.diff(self.updates["env_steps"].astype(np.int64), prepend=0)
+        alone = self.after_lost
+        alone[:1] |= self.updates["update"][:1] != 1
+        return np.where(alone, self.per_update(self.lag_place, self.lag["env_steps"]), steps)
 
 
 def first_row(wrong: Mask, say: Callable[[int], str]) -> Iterator[str]:
@@ -80,7 +87,8 @@ def _numbers(seen: Evidence) -> Iterator[str]:
     """Updates count on over the attempts, and versions with them."""
     updates = seen.updates
     numbers = updates["update"]
-    expected = np.arange(seen.first, seen.first + len(numbers))
+    expected = np.append(seen.first, numbers + 1)[: len(numbers)]
+    expected[seen.after_lost] = numbers[seen.after_lost]
     yield from first_row(
         numbers != expected,
         lambda at: (

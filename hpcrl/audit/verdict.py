@@ -2,13 +2,14 @@
 
 The learners write which trajectories each update was trained on (table `trajectories`), with the versions that they
 found in the data themselves. All else is derived from these rows here and compared. A run is proved update by update;
-of one that was killed the last updates may not be complete in the file, which is said.
+of an attempt that was killed the last updates may not be complete in its file, which is said.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -110,18 +111,24 @@ def _collect(path: Path, heads: list[AttemptHead]) -> tuple[Evidence, list[str],
     """The evidence; notes; and raw rows of updates that the table `updates` does not have."""
     updates, lag, raw = (read_table(path, name) for name in ("updates", "lag", "trajectories"))
     notes: list[str] = []
+    lost: list[int] = []
     said = read_table(path, "events")
-    ended = bool(np.isin(said["kind"][said["attempt"] == heads[-1].attempt], ORDERLY).any())
-    if not ended:
-        whole = _last_complete(updates, raw)
-        if whole < len(updates):
-            numbers = updates["update"][whole:]
-            notes.append(
-                f"updates {numbers[0]} to {numbers[-1]} are not complete: the run was killed, or goes on"
-            )
-        updates = updates[:whole]
-        last = int(updates["update"][-1]) if whole else heads[-1].first_update
-        lag, raw = lag[lag["update"] <= last], raw[raw["update"] <= last]
+    for head, after in zip_longest(heads, heads[1:]):
+        if np.isin(said["kind"][said["attempt"] == head.attempt], ORDERLY).any():
+            continue
+        own = updates[updates["attempt"] == head.attempt]
+        whole = _last_complete(own, raw)
+        last = int(own["update"][whole - 1]) if whole else head.first_update
+        if after is None and whole < len(own):
+            end = own["update"][-1]
+            notes.append(f"updates {last + 1} to {end} are not complete: the run was killed, or goes on")
+        elif after is not None and last < after.first_update:
+            end = after.first_update
+            notes.append(f"updates {last + 1} to {end} are not complete: attempt {head.attempt} was killed")
+            lost.append(end)
+        updates, lag, raw = (
+            rows[(rows["attempt"] != head.attempt) | (rows["update"] <= last)] for rows in (updates, lag, raw)
+        )
     order = np.argsort(updates["update"], kind="stable")
     numbers = updates["update"][order]
 
@@ -134,7 +141,8 @@ def _collect(path: Path, heads: list[AttemptHead]) -> tuple[Evidence, list[str],
     lag_place, lag_known = places(lag)
     raw_place, raw_known = places(raw)
     first = heads[0].first_update + 1 if _is_alone(path) else 1
-    evidence = Evidence(heads, first, updates, lag[lag_known], raw[raw_known], lag_place, raw_place)
+    known = (lag[lag_known], raw[raw_known])
+    evidence = Evidence(heads, first, tuple(lost), updates, *known, lag_place, raw_place)
     return evidence, notes, raw[~raw_known]
 
 

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm
+from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm, stored_spec
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import engine_stepper
 from hpcrl.config import ConfigError, RunConfig
-from hpcrl.data.specs import ActionSpec, trajectory_spec
+from hpcrl.data.discounted import DiscountedReturns
+from hpcrl.data.specs import DISCOUNTED_RETURN, ActionSpec
 from hpcrl.envs import VectorEnv, make_vector_env
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -85,26 +86,15 @@ def environment_and_policy(config: dict[str, Any], seconds: float) -> dict[str, 
 
 
 def updates(config: dict[str, Any], seconds: float) -> dict[str, Any]:
-    """Do all that a learner computes: updates from batches of the recipe's size, every epoch of them."""
+    """Do all that a learner computes: updates from batches of the recipe's size, every epoch and use of them."""
     run = RunConfig.parse(config)
     rollout = Rollout(run)
     rollout.fill()
     learners = run.ranks.learners if run.scheme == "pipeline" else run.ranks.workers
     copies = max(1, run.batch_trajectories // learners)
     columns = copies * rollout.env.num_envs
-    fields = {
-        name: torch.from_numpy(np.concatenate([array] * copies, 1)) for name, array in rollout.fields.items()
-    }
-    reducer = LocalReducer()
-    count = 0
-
-    def update() -> None:
-        nonlocal count
-        batch = Batch(fields=fields, column_offset=0, total_columns=columns, update=count)
-        rollout.algorithm.update(batch, reducer, 0.0)
-        count += 1
-
-    return _timed(update, columns * run.algorithm.unroll_length, seconds)
+    fields = {name: np.concatenate([array] * copies, 1) for name, array in rollout.fields.items()}
+    return _timed(lambda: rollout.learn(fields, 0.0), columns * run.algorithm.unroll_length, seconds)
 
 
 class Rollout:
@@ -114,9 +104,7 @@ class Rollout:
         self.env = _environment(run)
         self.algorithm = make_algorithm(run, self.env.spec)
         self.unroll_length = run.algorithm.unroll_length
-        spec = trajectory_spec(
-            self.env.spec, self.unroll_length, self.env.num_envs, self.algorithm.stored_fields
-        )
+        spec = stored_spec(run, self.env.spec, self.algorithm, self.env.num_envs)
         self.fields: Arrays = {
             field.name: np.zeros(
                 (field.entries(self.unroll_length), self.env.num_envs, *field.shape), field.dtype
@@ -126,6 +114,10 @@ class Rollout:
         self.fields["obs"][-1] = self.env.reset()
         self._rng = np.random.default_rng(run.seed)
         self._acting = Acting(self.algorithm, self.env.num_envs)
+        self._returns: DiscountedReturns | None = None
+        if run.algorithm.normalize_returns:
+            self._returns = DiscountedReturns(self.env.num_envs, run.algorithm.gamma)
+        self._reducer, self._uses, self._updates = LocalReducer(), run.algorithm.buffer[1], 0
 
     def fill(self) -> None:
         """Write the next T env_steps over the last ones."""
@@ -146,6 +138,24 @@ class Rollout:
             fields["truncated"][t] = step.truncated
             fields["valid"][t] = step.valid
             fields["parameter_version"][t] = 0
+            if self._returns is not None:
+                ended = step.terminated | step.truncated
+                fields[DISCOUNTED_RETURN.name][t] = self._returns.step(step.reward, ended)
+
+    def learn(self, fields: Arrays, progress: float) -> None:
+        """What a learner does with a batch [T, C, ...] that is new: all its updates, and running moments."""
+        tensors = {name: torch.from_numpy(array) for name, array in fields.items()}
+        for use in range(self._uses):
+            batch = Batch(
+                fields=tensors,
+                column_offset=0,
+                total_columns=fields["reward"].shape[1],
+                update=self._updates,
+            )
+            result = self.algorithm.update(batch, self._reducer, progress)
+            self._updates += 1
+            if use == 0 and result.applied:
+                self.algorithm.observe(batch, self._reducer)
 
 
 def random_actions(spec: ActionSpec, num_envs: int) -> npt.NDArray[Any]:

@@ -84,11 +84,17 @@ def reference_work(config: RunConfig) -> dict[str, Any]:
         raise ConfigError(f"algorithm.name={algorithm.name}: the reference is PPO; use a recipe of ppo")
     if env.id not in registered_ids() or env.engine != "envpool":
         raise ConfigError(f"env.id={env.id!r} by env.engine={env.engine}: the reference steps EnvPool's")
+    if algorithm.buffer[1] > 1:
+        raise ConfigError(
+            f"algorithm.batch_uses={algorithm.buffer[1]}: the reference trains on every batch once; set "
+            "algorithm.batch_uses=1"
+        )
     images = model.torso == "nature_cnn"
     wanted = {
         "torso": model.torso if images else "mlp",
         "shared_torso": images,
         "activation": "relu" if images else "tanh",
+        "recurrent": "none",
     }
     for key, value in wanted.items():
         if getattr(model, key) != value:

@@ -12,10 +12,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
-import torch
 from rich.table import Table
 
-from hpcrl.algorithms import Acting, Batch, LocalReducer
+from hpcrl.algorithms import Acting
 from hpcrl.bench.ceilings import Rollout
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import reference_network
@@ -49,7 +48,7 @@ def bench_solve(
         the checks; `medians` by contestant; `ratios`, of the medians, None unless all were solved; `machine`.
 
     Raises:
-        ConfigError: no rounds, not one rank, or not one of EnvPool's environments.
+        ConfigError: no rounds, not one rank, what one rank by itself does not do, or not one of EnvPool's environments.
     """
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} measures nothing; use 1 or more, 3 or more for a median")
@@ -63,6 +62,15 @@ def bench_solve(
             f"env.engine={config.env.engine}, env.id={config.env.id!r}: the reference runs on EnvPool; "
             "use env.engine=envpool and an env.id that it has"
         )
+    batches, uses = config.algorithm.buffer
+    for key, value, allowed in (
+        ("lag.injection", config.lag.injection, 0),
+        ("algorithm.buffer_batches", batches if uses > 1 else 1, 1),
+    ):
+        if value != allowed:
+            raise ConfigError(
+                f"{key}={value}: bench solve trains on every batch as it comes; use {key}={allowed}"
+            )
     rows = []
     for seed in range(config.seed, config.seed + rounds):
         for who, function in CONTESTANTS.items():
@@ -148,7 +156,7 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
     """Train until solved or the budget is used. `launched`: perf_counter() at the start of the process."""
     run = RunConfig.parse(config)
     checks = Checks(run, score, every, launched)
-    rollout, reducer = Rollout(run), LocalReducer()
+    rollout = Rollout(run)
     algorithm, rng = rollout.algorithm, np.random.default_rng(run.evaluation.seed)
 
     def policy() -> Act:
@@ -160,15 +168,12 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
 
         return act
 
-    env_steps = update = 0
+    env_steps = 0
     ended = False
     checks.begin()
     while not ended:
         rollout.fill()
-        fields = {name: torch.from_numpy(array) for name, array in rollout.fields.items()}
-        batch = Batch(fields=fields, column_offset=0, total_columns=rollout.env.num_envs, update=update)
-        algorithm.update(batch, reducer, env_steps / run.budget.env_steps)
-        update += 1
+        rollout.learn(rollout.fields, min(env_steps / run.budget.env_steps, 1.0))
         env_steps += int(rollout.fields["valid"].sum())
         last = env_steps >= run.budget.env_steps
         ended = checks.solved(env_steps, policy(), last) or last

@@ -20,7 +20,7 @@ from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
 from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
-from hpcrl.data.specs import DISCOUNTED_RETURN, EnvSpec, TrajectorySpec, gradient_spec, trajectory_spec
+from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
@@ -177,7 +177,7 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
 
 def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and of what actors send, and the number of parameters."""
-    from hpcrl.algorithms import make_algorithm
+    from hpcrl.algorithms import make_algorithm, stored_spec
     from hpcrl.envs import make_env_spec
 
     env = make_env_spec(config.env)
@@ -189,10 +189,7 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-    stored_fields = algorithm.stored_fields
-    if config.algorithm.normalize_returns:
-        stored_fields += (DISCOUNTED_RETURN,)
-    layout = trajectory_spec(env, config.algorithm.unroll_length, columns, stored_fields)
+    layout = stored_spec(config, env, algorithm, columns)
     if config.algorithm.sends_gradients:
         layout = gradient_spec(algorithm.gradient_fields)
     return env, layout, algorithm.parameters.size

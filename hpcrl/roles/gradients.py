@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from hpcrl.algorithms import Algorithm
+from hpcrl.algorithms import Algorithm, stored_spec
 from hpcrl.comm.ranks import share
-from hpcrl.data.specs import trajectory_spec
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
 from hpcrl.roles.session import Session
 
@@ -17,10 +16,7 @@ class Gradients:
     def __init__(self, session: Session, algorithm: Algorithm) -> None:
         config = session.config
         columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
-        spec = trajectory_spec(
-            session.env_spec, config.algorithm.unroll_length, columns, algorithm.stored_fields
-        )
-        self._layout = TrajectoryLayout(spec)
+        self._layout = TrajectoryLayout(stored_spec(config, session.env_spec, algorithm, columns))
         self._memory = self._layout.allocate(1)[0]
         self._attempt, self._algorithm = session.world.attempt, algorithm
 

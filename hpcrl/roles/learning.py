@@ -190,6 +190,8 @@ class Learning:
             check_finite=session.config.faults.has("finite-check"),
         )
         use = self.reuse.use(self.updates)
+        origins, max_lag = origins_of(trajectories), session.config.lag.max_lag
+        rows, histogram = trained_rows(self.updates, fields, origins, max_lag)  # nothing older is trained on
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
         summed = self._summed.finish_seconds
@@ -199,8 +201,6 @@ class Learning:
                 self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        origins, max_lag = origins_of(trajectories), session.config.lag.max_lag
-        rows, histogram = trained_rows(self.updates, fields, origins, max_lag)
         session.record("trajectories", rows)
         totals = np.array([*histogram, slots_of(fields), row_checksums(rows).sum()], np.float64)
         self._reducer.sum_array(totals)

@@ -55,8 +55,9 @@ def odd_actors(returns: Mapping[int, Sequence[float]]) -> list[OddActor]:
     if len(chosen) < FEWEST_ACTORS:
         return []
     means = {actor: float(values.mean()) for actor, values in chosen.items()}
-    deviations = {actor: float(values.std()) for actor, values in chosen.items()}
-    typical = float(np.nanmedian(list(deviations.values())))
+    with np.errstate(invalid="ignore"):
+        deviations = {actor: float(values.std()) for actor, values in chosen.items()}
+    typical = float(np.median([one for one in deviations.values() if math.isfinite(one)] or [0.0]))
     found = []
     for actor, mean in means.items():
         others = np.array([other for name, other in means.items() if name != actor and math.isfinite(other)])
@@ -69,7 +70,7 @@ def odd_actors(returns: Mapping[int, Sequence[float]]) -> list[OddActor]:
         # the variance of a median is about pi / 2 times that of a mean
         error = math.hypot(deviation * math.sqrt(1 / count + math.pi / 2 / (count * len(others))), spread)
         difference = mean - middle
-        if abs(difference) <= 1e-6 * max(abs(mean), abs(middle)):
+        if math.isfinite(mean) and abs(difference) <= 1e-6 * max(abs(mean), abs(middle)):
             continue
         score = difference / error if error > 0 else math.copysign(math.inf, difference)
         if not abs(score) <= LARGEST_SCORE:

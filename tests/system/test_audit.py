@@ -13,7 +13,7 @@ import pytest
 
 from hpcrl.audit.verdict import audit
 from hpcrl.storage.raw_rows import row_checksums
-from hpcrl.storage.runlog import read_table
+from hpcrl.storage.runlog import read_heads, read_table
 from hpcrl.storage.summary import describe
 from tests.system.support import TOY, WITH_TESTS, run
 
@@ -262,6 +262,22 @@ def test_what_a_kill_leaves_incomplete_is_said_and_the_rest_proved(original, tmp
     assert found.proved and found.updates == last - 1
     assert found.notes == (f"updates {last} to {last} are not complete: the run was killed, or goes on",)
     doctor.remove(2, "trajectories", 0)
+    assert not audit(copy).proved
+
+
+def test_what_a_kill_soon_after_a_checkpoint_leaves_is_said_too(original, tmp_path):
+    """The run goes on from it, but the rows of the last second before the kill were not in the file yet."""
+    copy = tmp_path / "run"
+    shutil.copytree(original, copy)
+    doctor, saved = Doctor(copy), read_heads(copy)[1].first_update
+    for table in ("updates", "lag", "trajectories"):
+        doctor.change(1, table, lambda rows: rows[rows["update"] < saved - 1])
+    assert not audit(copy).proved
+    doctor.change(1, "events", lambda rows: rows[rows["kind"] != b"finished"])
+    found = audit(copy)
+    assert found.proved and found.updates == audit(original).updates - 2, found.violations
+    assert found.notes == (f"updates {saved - 1} to {saved} are not complete: attempt 1 was killed",)
+    doctor.remove(1, "trajectories", 0)
     assert not audit(copy).proved
 
 

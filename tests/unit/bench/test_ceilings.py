@@ -4,7 +4,7 @@ import pytest
 from hpcrl.algorithms import make_algorithm
 from hpcrl.bench import ceilings
 from hpcrl.bench.ceilings import MEASUREMENTS, Rollout, random_actions
-from hpcrl.config import EnvConfig, ImpalaConfig, PPOConfig, RanksConfig, RunConfig
+from hpcrl.config import EnvConfig, ImpactConfig, ImpalaConfig, ModelConfig, PPOConfig, RanksConfig, RunConfig
 from hpcrl.data.specs import ActionSpec
 
 
@@ -92,3 +92,36 @@ def test_random_actions_stay_in_bounds():
     assert (np.abs(continuous) <= 1).all()
     assert continuous[:, 0].min() >= -0.5
     assert continuous[:, 0].max() <= 0.25
+
+
+def test_what_a_recipe_normalizes_by_is_counted():
+    algorithm = PPOConfig(unroll_length=8, normalize_returns=True)
+    rollout = Rollout(run_config(algorithm=algorithm, model=ModelConfig(normalize_observations=True)))
+    for _ in range(2):
+        rollout.fill()
+        rollout.learn(rollout.fields, 0.0)
+    moments = rollout.algorithm.normalizers.moments
+    assert {name: one.count for name, one in moments.items()} == {
+        "obs": 2 * 8 * 3,
+        "discounted_return": 2 * 8 * 3,
+    }
+    assert (
+        rollout.fields["discounted_return"].max() > 8
+    )  # over the end of the first trajectory, 1 for each env_step
+
+
+def test_a_batch_is_trained_on_as_often_as_the_recipe_says(monkeypatch):
+    algorithm = ImpactConfig(unroll_length=8, batch_uses=3)
+    rollout = Rollout(run_config(algorithm=algorithm, scheme="synchronous", lag={"max_lag": 2}))
+    updates = []
+    monkeypatch.setattr(rollout.algorithm, "observe", lambda batch, reducer: updates.append("observe"))
+    update = rollout.algorithm.update
+
+    def noted(batch, reducer, progress):
+        updates.append(batch.update)
+        return update(batch, reducer, progress)
+
+    monkeypatch.setattr(rollout.algorithm, "update", noted)
+    rollout.fill()
+    rollout.learn(rollout.fields, 0.0)
+    assert updates == [0, "observe", 1, 2]

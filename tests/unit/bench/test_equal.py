@@ -6,7 +6,15 @@ from hpcrl.__main__ import main
 from hpcrl.bench import equal
 from hpcrl.bench.equal import bench_equal, reference_work, render
 from hpcrl.bench.reference import Work
-from hpcrl.config import ConfigError, EnvConfig, ImpalaConfig, ModelConfig, PPOConfig, RunConfig
+from hpcrl.config import (
+    ConfigError,
+    EnvConfig,
+    ImpactConfig,
+    ImpalaConfig,
+    ModelConfig,
+    PPOConfig,
+    RunConfig,
+)
 from tests.system.support import TOP
 
 
@@ -87,6 +95,11 @@ def test_images_are_measured_in_both_precisions(referenced):
         ({"model": ModelConfig()}, "model.shared_torso=True: the reference has False"),
         ({"model": ModelConfig(shared_torso=False, activation="relu")}, "model.activation=relu"),
         ({"model": ModelConfig(torso="nature_cnn", hidden_sizes=(512,))}, "model.activation=tanh"),
+        (
+            {"model": ModelConfig(shared_torso=False, recurrent="gru"), "algorithm": PPOConfig()},
+            "model.recurrent=gru",
+        ),
+        ({"algorithm": ImpactConfig(unroll_length=16)}, "algorithm.batch_uses=2"),
         ({"algorithm": PPOConfig(unroll_length=16, num_minibatches=7)}, "does not divide the 64 env_steps"),
     ],
 )

@@ -71,6 +71,12 @@ def test_each_seed_is_solved_by_both(monkeypatch):
         ({"scheme": "pipeline", "algorithm": {"name": "impala"}}, 1, "scheme"),
         ({"ranks": {"workers": 2}}, 1, "workers"),
         ({"env": {"id": "chain", "engine": "toy"}}, 1, "EnvPool"),
+        ({"lag": {"injection": 1, "max_lag": 1}}, 1, "use lag.injection=0"),
+        (
+            {"algorithm": {"name": "impact", "buffer_batches": 2}, "lag": {"max_lag": 2}},
+            1,
+            "buffer_batches=2",
+        ),
         ({}, 0, "rounds"),
     ],
 )

@@ -104,3 +104,11 @@ def test_the_noise_scale_is_a_ratio_of_means():
     assert noise_scale(updates([-1.0, -3.0], [10.0, 50.0])) is None
     assert noise_scale(updates([math.nan], [math.nan])) is None
     assert noise_scale(updates([-9.0] + [1.0] * 100, [1.0] * 101)) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_returns_that_are_not_finite_are_odd_without_a_warning(value):
+    fine = [1.0, 2.0] * 20
+    assert [one.actor for one in odd_actors({0: fine, 1: [value] * 40, 2: fine})] == [1]
+    assert odd_actors(dict.fromkeys(range(3), [value] * 40)) == []
