@@ -242,6 +242,15 @@ class ImpactConfig(SurrogateConfig):
     c_bar: float = Field(1.0, gt=0)
     """Cap of the trace coefficient, as in IMPALA."""
 
+    @model_validator(mode="after")
+    def _a_buffer_is_for_reuse(self) -> Self:
+        if self.buffer_batches > 1 and self.batch_uses == 1:
+            raise ValueError(
+                f"algorithm.buffer_batches={self.buffer_batches} has no effect with algorithm.batch_uses=1, where "
+                "every update takes a new batch; use batch_uses=2 or more, or buffer_batches=1"
+            )
+        return self
+
     @property
     def buffer(self) -> tuple[int, int]:
         """As AlgorithmConfig.buffer."""

@@ -93,6 +93,10 @@ CONTRADICTIONS = {
         {"scheme": "synchronous", "algorithm": {"name": "impact"}, "lag": {"injection": 1, "max_lag": 3}},
         ["lag.injection=1", "algorithm.batch_uses=1", "lag.injection=0"],
     ),
+    "a buffer without reuse": (
+        {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 1}},
+        ["buffer_batches=2", "batch_uses=1", "use batch_uses=2 or more"],
+    ),
     "reuse beyond the lag": (
         {"algorithm": {"name": "impact", "buffer_batches": 2, "batch_uses": 3}, "lag": {"max_lag": 3}},
         ["lag.max_lag=3", "batch_uses=3", "buffer_batches=2", "lag.max_lag=4 or more, 5 if actors"],
