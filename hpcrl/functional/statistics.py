@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -130,10 +131,9 @@ def explained_variance_sums(value: Tensor, target: Tensor, mask: Tensor) -> Tens
     return torch.stack((mask.sum(), *(torch.dot(mask, term) for term in terms)))
 
 
-def explained_variance(sums: Tensor) -> float:
+def explained_variance(sums: Sequence[float]) -> float:
     """1 - Var(target - value) / Var(target) from `explained_variance_sums`; NaN for a constant target."""
-    totals: list[float] = sums.tolist()
-    count, target, target_square, error, error_square = totals
+    count, target, target_square, error, error_square = sums
     if count == 0:
         return math.nan
     variance = target_square / count - (target / count) ** 2
@@ -178,11 +178,15 @@ def size_histogram(values: Tensor, mask: Tensor) -> Tensor:
     The first bin begins at 0; the last one also holds what is larger, or NaN. values, mask: float [N]; mask is 1.0
     where valid, else 0.0.
     """
-    device = values.device
-    edges = torch.logspace(math.log10(SMALLEST_SIZE), math.log10(LARGEST_SIZE), NUM_SIZES, device=device)
-    places = torch.bucketize(values.abs(), edges[:-1])
-    counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=device)
+    places = torch.bucketize(values.abs(), _inner_edges(values.device))
+    counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=values.device)
     return counts.index_add_(0, places, mask.double())
+
+
+@cache
+def _inner_edges(device: torch.device) -> Tensor:
+    edges = torch.logspace(math.log10(SMALLEST_SIZE), math.log10(LARGEST_SIZE), NUM_SIZES)
+    return edges[:-1].to(device)
 
 
 def size_quantile(counts: Sequence[float], share: float) -> float:
