@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -81,8 +82,8 @@ class Metrics:
         means |= self._of_gradients()
         means["explained_variance"] = explained_variance(values[size : size + 5])
         if LOG_RHO in self.names:
-            counts = values[size + 5 :]
-            means |= {name: size_quantile(counts, share) for name, share in LOG_RHO_SHARES.items()}
+            below = list(accumulate(values[size + 5 :]))
+            means |= {name: size_quantile(below, share) for name, share in LOG_RHO_SHARES.items()}
         return means
 
     def _of_gradients(self) -> dict[str, float]:

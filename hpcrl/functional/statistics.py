@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -127,8 +128,7 @@ def explained_variance_sums(value: Tensor, target: Tensor, mask: Tensor) -> Tens
     """
     mask, target = mask.double(), target.double()
     error = target - value.double()
-    terms = (target, target.square(), error, error.square())
-    return torch.stack((mask.sum(), *(torch.dot(mask, term) for term in terms)))
+    return torch.mv(torch.stack((mask, target, target.square(), error, error.square())), mask)
 
 
 def explained_variance(sums: Sequence[float]) -> float:
@@ -189,15 +189,14 @@ def _inner_edges(device: torch.device) -> Tensor:
     return edges[:-1].to(device)
 
 
-def size_quantile(counts: Sequence[float], share: float) -> float:
-    """Edge of the bin of a `size_histogram` that holds the quantile; NaN without samples.
+def size_quantile(below: Sequence[float], share: float) -> float:
+    """Edge of the bin that holds the quantile, from the cumulated counts of a `size_histogram`; NaN without samples.
 
     No less than the smallest of |values| that at least `share` of them do not exceed, and less than 15 % above it where
     that lies between SMALLEST_SIZE and LARGEST_SIZE.
     """
-    total, below = sum(counts), 0.0
-    for place, count in enumerate(counts):
-        below += count
-        if count and below >= share * total:
-            return float(SMALLEST_SIZE * (LARGEST_SIZE / SMALLEST_SIZE) ** (place / (NUM_SIZES - 1)))
-    return math.nan
+    total = below[-1]
+    if not total:
+        return math.nan
+    place = bisect_left(below, share * total)
+    return float(SMALLEST_SIZE * (LARGEST_SIZE / SMALLEST_SIZE) ** (place / (NUM_SIZES - 1)))

@@ -71,7 +71,7 @@ class ActorCritic(nn.Module):
     def policy(self, obs: Tensor) -> Tensor:
         """Only the policy outputs of `forward`, all that acting needs.
 
-        Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
+        Calls the head directly, past torch's hooks, as the torso does with its layers.
         """
         return self.masked(self.policy_head.forward(self.torso.act(self.seen(obs))), obs)
 
