@@ -73,6 +73,8 @@ class ActorCritic(nn.Module):
 
         Calls the head directly, past torch's hooks, as the torso does with its layers.
         """
+        if not self._mask_size:
+            return self.policy_head.forward(self.torso.act(obs))
         return self.masked(self.policy_head.forward(self.torso.act(self.seen(obs))), obs)
 
     def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,7 @@ class Torso(nn.Sequential):
 
     def act(self, obs: Tensor) -> Tensor:
         """As `forward`; float16 only where it is fast, which it is not on the CPU."""
-        if self._dtype == torch.float16 and obs.device.type == "cpu":
+        if self._dtype is None or (self._dtype == torch.float16 and obs.device.type == "cpu"):
             return self._through(obs)
         return self.forward(obs)
 
