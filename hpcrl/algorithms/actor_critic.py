@@ -41,6 +41,7 @@ class ActorCriticAlgorithm(Algorithm):
         self.config = config
         self.seed = seed
         self.network = ActorCritic(env, model, seed)
+        self._distribution = self.network.distribution  # a module's attributes are slow to look up
         self.parameters = FlatParameters(self.network)
         self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
         self.loss_scale = LossScale(dynamic=model.precision == "float16")
@@ -76,12 +77,12 @@ class ActorCriticAlgorithm(Algorithm):
             else:
                 policy, after = self.network.step(self._here(obs), self._here(state))
                 outputs, chosen["state"] = self._host(policy), self._host(after)
-        action, log_prob = self.network.distribution.sample(outputs, rng, greedy=greedy)
+        action, log_prob = self._distribution.sample(outputs, rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob, **chosen}
 
     def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """As Algorithm.to_env."""
-        return self.network.distribution.to_env(action)
+        return self._distribution.to_env(action)
 
     def evaluate(
         self, obs: Tensor, action: Tensor, memory: Memory | None = None
@@ -97,7 +98,7 @@ class ActorCriticAlgorithm(Algorithm):
             log_prob [N], entropy [N], value [M].
         """
         outputs, value = self.network(obs, memory)
-        log_prob, entropy = self.network.distribution.evaluate(outputs[: len(action)], action)
+        log_prob, entropy = self._distribution.evaluate(outputs[: len(action)], action)
         return log_prob, entropy, value
 
     def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from torch import Tensor
 from hpcrl.algorithms.base import Reducer
 from hpcrl.algorithms.gradient import ReducedGradient
 from hpcrl.functional.statistics import (
-    NUM_SIZES,
     explained_variance,
     explained_variance_sums,
     size_histogram,
@@ -49,7 +49,8 @@ class Metrics:
     def add(self, mask: Tensor, *values: Tensor) -> None:
         """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
         with torch.no_grad():
-            self.sums += torch.stack((mask.sum(), *(torch.dot(mask, value) for value in values)))
+            # one product: many small ones cost more
+            self.sums += torch.mv(torch.stack((mask, *values)), mask)
             if LOG_RHO in self.names:
                 self.log_rhos.append((values[self.names.index(LOG_RHO)].detach(), mask))
 
@@ -72,17 +73,17 @@ class Metrics:
         """Means over all learners' valid samples. Collective over the learners: one call of the reducer."""
         vector = self.totals()
         reducer.sum_(vector)
-        sums, variance_sums, counts = torch.split(vector, [len(self.sums), 5, NUM_SIZES])
-        totals: list[float] = sums.tolist()
+        values: list[float] = vector.tolist()
+        size = len(self.sums)
         means = {
-            name: total / totals[0] if totals[0] else math.nan
-            for name, total in zip(self.names, totals[1:], strict=True)
+            name: total / values[0] if values[0] else math.nan
+            for name, total in zip(self.names, values[1:size], strict=True)
         }
         means |= self._of_gradients()
-        means["explained_variance"] = explained_variance(variance_sums)
+        means["explained_variance"] = explained_variance(values[size : size + 5])
         if LOG_RHO in self.names:
-            sizes: list[float] = counts.tolist()
-            means |= {name: size_quantile(sizes, share) for name, share in LOG_RHO_SHARES.items()}
+            below = list(accumulate(values[size + 5 :]))
+            means |= {name: size_quantile(below, share) for name, share in LOG_RHO_SHARES.items()}
         return means
 
     def _of_gradients(self) -> dict[str, float]:

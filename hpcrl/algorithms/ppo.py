@@ -206,7 +206,8 @@ class PPO(ActorCriticAlgorithm):
         minibatch = samples.take(index.to(samples.obs.device))
         parts = list(self.parts(len(index), minibatch.memory))
         for number, (part, memory) in enumerate(parts, 1):
-            loss, count, kl_sum = self._loss(minibatch.part(part, memory), metrics)
+            piece = minibatch if len(parts) == 1 else minibatch.part(part, memory)
+            loss, count, kl_sum = self._loss(piece, metrics)
             step.add(loss, count, kl_sum, last=number == len(parts))
         return step.reduce(self.config.max_grad_norm)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -126,14 +128,12 @@ def explained_variance_sums(value: Tensor, target: Tensor, mask: Tensor) -> Tens
     """
     mask, target = mask.double(), target.double()
     error = target - value.double()
-    terms = (target, target.square(), error, error.square())
-    return torch.stack((mask.sum(), *(torch.dot(mask, term) for term in terms)))
+    return torch.mv(torch.stack((mask, target, target.square(), error, error.square())), mask)
 
 
-def explained_variance(sums: Tensor) -> float:
+def explained_variance(sums: Sequence[float]) -> float:
     """1 - Var(target - value) / Var(target) from `explained_variance_sums`; NaN for a constant target."""
-    totals: list[float] = sums.tolist()
-    count, target, target_square, error, error_square = totals
+    count, target, target_square, error, error_square = sums
     if count == 0:
         return math.nan
     variance = target_square / count - (target / count) ** 2
@@ -178,22 +178,25 @@ def size_histogram(values: Tensor, mask: Tensor) -> Tensor:
     The first bin begins at 0; the last one also holds what is larger, or NaN. values, mask: float [N]; mask is 1.0
     where valid, else 0.0.
     """
-    device = values.device
-    edges = torch.logspace(math.log10(SMALLEST_SIZE), math.log10(LARGEST_SIZE), NUM_SIZES, device=device)
-    places = torch.bucketize(values.abs(), edges[:-1])
-    counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=device)
+    places = torch.bucketize(values.abs(), _inner_edges(values.device))
+    counts = torch.zeros(NUM_SIZES, dtype=torch.float64, device=values.device)
     return counts.index_add_(0, places, mask.double())
 
 
-def size_quantile(counts: Sequence[float], share: float) -> float:
-    """Edge of the bin of a `size_histogram` that holds the quantile; NaN without samples.
+@cache
+def _inner_edges(device: torch.device) -> Tensor:
+    edges = torch.logspace(math.log10(SMALLEST_SIZE), math.log10(LARGEST_SIZE), NUM_SIZES)
+    return edges[:-1].to(device)
+
+
+def size_quantile(below: Sequence[float], share: float) -> float:
+    """Edge of the bin that holds the quantile, from the cumulated counts of a `size_histogram`; NaN without samples.
 
     No less than the smallest of |values| that at least `share` of them do not exceed, and less than 15 % above it where
     that lies between SMALLEST_SIZE and LARGEST_SIZE.
     """
-    total, below = sum(counts), 0.0
-    for place, count in enumerate(counts):
-        below += count
-        if count and below >= share * total:
-            return float(SMALLEST_SIZE * (LARGEST_SIZE / SMALLEST_SIZE) ** (place / (NUM_SIZES - 1)))
-    return math.nan
+    total = below[-1]
+    if not total:
+        return math.nan
+    place = bisect_left(below, share * total)
+    return float(SMALLEST_SIZE * (LARGEST_SIZE / SMALLEST_SIZE) ** (place / (NUM_SIZES - 1)))

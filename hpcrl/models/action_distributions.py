@@ -130,6 +130,7 @@ class TanhGaussian(ActionDistribution):
         below, above = np.array(low, np.float64), np.array(high, np.float64)
         self._center = ((below + above) / 2).astype(np.float32)
         self._half_width = ((above - below) / 2).astype(np.float32)
+        self._low, self._high = below.astype(np.float32), above.astype(np.float32)
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """As ActionDistribution.evaluate; the entropy is integrated, see functional.distributions.tanh_gaussian."""
@@ -142,8 +143,9 @@ class TanhGaussian(ActionDistribution):
         return sample_tanh_gaussian(outputs, log_std, self._half_width, rng, greedy=greedy)
 
     def to_env(self, action: Actions) -> Actions:
-        """As ActionDistribution.to_env: center + half_width * tanh(u)."""
-        return np.asarray(self._center + self._half_width * np.tanh(action), np.float32)
+        """As ActionDistribution.to_env: center + half_width * tanh(u), never outside the bounds by its rounding."""
+        scaled = self._center + self._half_width * np.tanh(action)
+        return np.asarray(np.clip(scaled, self._low, self._high), np.float32)
 
 
 def action_distribution(env: EnvSpec, model: ModelConfig) -> ActionDistribution:

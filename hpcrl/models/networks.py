@@ -71,8 +71,10 @@ class ActorCritic(nn.Module):
     def policy(self, obs: Tensor) -> Tensor:
         """Only the policy outputs of `forward`, all that acting needs.
 
-        Calls the layers directly, past torch's hooks, whose bookkeeping costs as much as a small layer.
+        Calls the head directly, past torch's hooks, as the torso does with its layers.
         """
+        if not self._mask_size:
+            return self.policy_head.forward(self.torso.act(obs))
         return self.masked(self.policy_head.forward(self.torso.act(self.seen(obs))), obs)
 
     def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:

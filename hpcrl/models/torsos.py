@@ -34,20 +34,19 @@ class Torso(nn.Sequential):
     def forward(self, obs: Tensor) -> Tensor:
         """Features float32 [N, width] of obs [N, *shape]."""
         if self._dtype is None:
-            return cast(Tensor, super().forward(obs))  # type: ignore[no-untyped-call]
-        with torch.autocast(obs.device.type, self._dtype):
-            features = super().forward(obs)  # type: ignore[no-untyped-call]
-        return cast(Tensor, features.to(torch.float32))
-
-    def act(self, obs: Tensor) -> Tensor:
-        """As `forward`, past torch's hooks; float16 only where it is fast, which it is not on the CPU."""
-        if self._dtype is None or (self._dtype == torch.float16 and obs.device.type == "cpu"):
             return self._through(obs)
         with torch.autocast(obs.device.type, self._dtype):
             features = self._through(obs)
         return features.to(torch.float32)
 
+    def act(self, obs: Tensor) -> Tensor:
+        """As `forward`; float16 only where it is fast, which it is not on the CPU."""
+        if self._dtype is None or (self._dtype == torch.float16 and obs.device.type == "cpu"):
+            return self._through(obs)
+        return self.forward(obs)
+
     def _through(self, obs: Tensor) -> Tensor:
+        """Calls the layers past torch's hooks, whose bookkeeping costs as much as a small layer."""
         features = obs
         for layer in self:
             features = layer.forward(features)

@@ -47,7 +47,7 @@ def user_torso(path: str, env: EnvSpec, generator: torch.Generator) -> tuple[lis
 
 
 class _Called(nn.Module):
-    """Calls the module with its hooks, which ActorCritic.policy passes by."""
+    """Calls the module with its hooks, which a Torso passes by."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

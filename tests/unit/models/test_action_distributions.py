@@ -70,6 +70,14 @@ def test_squashed_actions_fill_the_bounds() -> None:
     np.testing.assert_allclose(distribution.to_env(stored), expected, rtol=1e-6)
 
 
+def test_squashed_actions_stay_inside_the_bounds() -> None:
+    """Center and half width are rounded: without a cut their sum and difference may lie beyond."""
+    low, high = np.array([-1, -0.7, -1.9], np.float32), np.array([0.7, 0.5, 0.5], np.float32)
+    distribution = of(box(*zip(low.tolist(), high.tolist(), strict=True)), "tanh_gaussian")
+    sent = distribution.to_env(np.array([[40, 40, 40], [-40, -40, -40]], np.float32))
+    np.testing.assert_array_equal(sent, [high, low])
+
+
 def test_the_density_is_that_of_the_action_the_environment_gets() -> None:
     """Twice the range, half the density."""
     narrow, wide = of(box((-1, 1)), "tanh_gaussian"), of(box((0, 4)), "tanh_gaussian")
