@@ -47,7 +47,7 @@ def test_every_size_in_every_layout(comm, form):
 @pytest.mark.parametrize("exchange", ["all_gather", "two_phase"])
 def test_large_gradients_have_the_same_bits_in_equal_layouts_forms_and_runs(comm, exchange):
     results = []
-    for nodes, form, _ in itertools.product(equal_layouts(comm.size), FORMS, range(3)):
+    for nodes, form, _ in itertools.product(equal_layouts(comm.size), FORMS, range(2)):
         with open_reducer(comm, nodes, form, exchange=exchange) as reducer:
             results.append(check_gradient(comm, reducer, LARGE))
             assert (len(reducer.buckets) > 1) == (form == "shared" and comm.size > 1)

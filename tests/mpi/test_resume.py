@@ -38,9 +38,9 @@ DROPPED = [
     ("synchronous", "algorithm", "adam_steps"),
     *[("synchronous", "counters", name) for name in ("updates", "env_steps")],
     *[("synchronous", "envs", name) for name in ("obs", "state/_state", "state/_elapsed")],
-    ("synchronous", "envs", "state/episode/ended"),
+    ("ended", "envs", "state/episode/ended"),
     ("bandit", "envs", "state/_generators"),
-    *[("normalized", "algorithm", name) for name in ("obs_count", "obs_mean", "obs_squares")],
+    *[("normalized", "algorithm", name) for name in ("obs_count", "obs_squares")],
     ("normalized", "algorithm", "discounted_return_squares"),
     ("normalized", "envs", "discounted_return"),
     ("recurrent", "envs", "policy_state"),
@@ -51,6 +51,11 @@ OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size % 4 :: 4]
 
 
 def settings_of(kind, size):
+    if (
+        kind == "ended"
+    ):  # an episode has 4 env_steps, whatever is done, and a reset step: here after 6 x 9 of them
+        chain = CHAIN | {"kwargs": {"max_episode_steps": 4}}
+        return synchronous(size, env=chain, algorithm=PPO | {"unroll_length": 9})
     if kind == "pipeline":
         return pipeline(size, 1)
     if kind == "normalized":
