@@ -36,7 +36,7 @@ class Audit:
     updates: int
     """Updates that were looked at."""
     env_steps: int
-    """Valid env_steps they were trained on, by the raw rows."""
+    """Valid env_steps they were trained on, by the raw rows; each use of a batch counts."""
     max_lag: int | None
     """The largest bound of all attempts; None without a config."""
     histogram: dict[int, int]

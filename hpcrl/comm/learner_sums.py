@@ -126,7 +126,7 @@ class LearnerSums:
         return gradient
 
     def share(self, vectors: Sequence[Array]) -> tuple[list[Array], range] | None:
-        """Copies of float32 vectors of one size that the node has in common; see HierarchicalReducer.share."""
+        """Copies of float32 vectors that the node has in common; see HierarchicalReducer.share."""
         node = self._comms.node
         nbytes = sum(vector.nbytes + PAGE for vector in vectors) if node.rank == 0 else 0
         if self._small is None or not self._fit(nbytes):

@@ -19,7 +19,7 @@ from hpcrl.storage.schema import Rows
 def actor_shares(run: Path) -> list[dict[str, Any]]:
     """Of each actor (or synchronous worker) of the last attempt that trained; empty where the file does not say.
 
-    env_steps: trained on. trained_fraction: of all actors' env_steps; fair_fraction: of the environments. episodes that
+    env_steps: trained on, each use of a batch counted. trained_fraction: of all actors' env_steps; fair_fraction: of the environments. episodes that
     ended, and their mean length in env_steps (None without any). dropped: trajectories, overdue.
     """
     raw = read_table(run, "trajectories")
@@ -80,4 +80,6 @@ def shares_text(shares: list[dict[str, Any]]) -> str:
             f"; least: actor {least['actor']} with {100 * least['trained_fraction']:.1f} % "
             f"instead of {100 * least['fair_fraction']:.1f} %"
         )
-    return text + (f"; {dropped:,} trajectories dropped" if dropped else "")
+    return text + (
+        f"; {dropped:,} {'trajectory' if dropped == 1 else 'trajectories'} dropped" if dropped else ""
+    )
