@@ -19,8 +19,9 @@ from hpcrl.storage.schema import Rows
 def actor_shares(run: Path) -> list[dict[str, Any]]:
     """Of each actor (or synchronous worker) of the last attempt that trained; empty where the file does not say.
 
-    env_steps: trained on, each use of a batch counted. trained_fraction: of all actors' env_steps; fair_fraction: of the environments. episodes that
-    ended, and their mean length in env_steps (None without any). dropped: trajectories, overdue.
+    env_steps: trained on, each use of a batch counted. trained_fraction: of all actors' env_steps; fair_fraction: of
+    the environments. episodes that ended, and their mean length in env_steps (None without any). dropped: trajectories,
+    overdue.
     """
     raw = read_table(run, "trajectories")
     raw = raw[raw["collected_in"] == raw["attempt"]]
