@@ -22,14 +22,27 @@ LONG = {FOLDER / "test_resume.py"}
 PARTS = {"resume": LONG, "others": ALL - LONG}
 
 
-def functions(paths=ALL):
-    """Names of the test functions in some files of tests/mpi, from the source."""
+def functions(paths=ALL, size=1):
+    """Names of the test functions in some files of tests/mpi, from the source.
+
+    Two ranks are too few for a pipeline: what would be two of one rank each (`half`) is left to the world of one.
+    """
     found = set()
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            if not (isinstance(node, ast.FunctionDef) and node.name.startswith("test_")):
+                continue
+            if size != 2 or "with half(comm)" not in ast.unparse(node):
                 found.add(f"{path.stem}.{node.name}")
     return found
+
+
+def targets(size, part):
+    """What pytest is to run."""
+    return [
+        FOLDER / f"{file}.py::{name}"
+        for file, name in (one.split(".") for one in functions(PARTS[part], size))
+    ]
 
 
 def run_ranks(size, targets, reports):
@@ -79,7 +92,7 @@ def ran(report):
 @pytest.mark.parametrize("part", PARTS)
 @pytest.mark.parametrize("size", [1, 2, 3, 4])
 def test_on_ranks(size, part, tmp_path):
-    code, output = run_ranks(size, PARTS[part], tmp_path)
+    code, output = run_ranks(size, targets(size, part), tmp_path)
     print(output)  # noqa: T201 - shown when something below fails
     assert code == 0
     reports = sorted(tmp_path.glob("rank*.xml"))
@@ -87,7 +100,7 @@ def test_on_ranks(size, part, tmp_path):
     results = [ran(report) for report in reports]
     for names, _, problems in results:
         assert problems == ["0", "0", "0"]
-        assert names == functions(PARTS[part])
+        assert names == functions(PARTS[part], size)
     assert len({count for _, count, _ in results}) == 1
 
 

@@ -46,8 +46,8 @@ DROPPED = [
     ("recurrent", "envs", "policy_state"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
-OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size % 4 :: 4]
-"""Each in a world of one size, by its place in the list: what a run would miss does not depend on its ranks."""
+OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size // 2 :: 3]
+"""Each in a world of 1, 3 or 4 ranks, by its place in the list: what a run would miss does not depend on them."""
 
 
 def settings_of(kind, size):
