@@ -26,7 +26,15 @@ class FilesOfRanks(LoadScopeScheduling):
 
     def _split_scope(self, nodeid):
         file = nodeid.partition("::")[0]
-        apart = file.startswith(("tests/unit/", "tests/conformance/", "tests/mutants/", "tests/test_mpi.py"))
+        apart = file.startswith(
+            (
+                "tests/unit/",
+                "tests/conformance/",
+                "tests/mutants/",
+                "tests/test_mpi.py",
+                "tests/learning/test_solved.py",
+            )
+        )
         return nodeid if apart else file
 
 
