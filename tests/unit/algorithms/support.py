@@ -225,3 +225,14 @@ def train(
         return [algorithms[rank].update(batches[rank], reducer, 0.5) for batches in shares]
 
     return Learners(len(algorithms)).run(work)
+
+
+def acted_batch(algorithm: ActorCriticAlgorithm, env: EnvSpec, unroll_length: int, num_columns: int) -> Batch:
+    """A random batch whose actions are the algorithm's own, under the parameters it has."""
+    batch = random_batch(env, unroll_length, num_columns, seed=2)
+    rng = np.random.default_rng(0)
+    for t in range(unroll_length):
+        acted = algorithm.act(batch.fields["obs"][t].numpy(), rng)
+        batch.fields["action"][t] = torch.from_numpy(acted["action"])
+        batch.fields["behavior_log_prob"][t] = torch.from_numpy(acted["behavior_log_prob"])
+    return batch

@@ -18,6 +18,7 @@ from tests.unit.algorithms.support import (
     CONFIGS,
     CONTINUOUS,
     DISCRETE,
+    acted_batch,
     build,
     make_batch,
     random_batch,
@@ -186,12 +187,7 @@ def test_reward_scale_equals_scaled_rewards(name: str) -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_fresh_data_have_ratio_one(name: str, env: EnvSpec) -> None:
     algorithm = build(CONFIGS[name].with_overrides(["learning_rate=1e-9"]), env)
-    batch = random_batch(env, 4, 6, seed=2)
-    rng = np.random.default_rng(0)
-    for t in range(4):
-        acted = algorithm.act(batch.fields["obs"][t].numpy(), rng)
-        batch.fields["action"][t] = torch.from_numpy(acted["action"])
-        batch.fields["behavior_log_prob"][t] = torch.from_numpy(acted["behavior_log_prob"])
+    batch = acted_batch(algorithm, env, 4, 6)
     metrics = algorithm.update(batch, LOCAL, 0.0).metrics
     assert abs(metrics["log_rho_mean"]) < 1e-6
     assert abs(metrics["approx_kl"]) < 1e-9

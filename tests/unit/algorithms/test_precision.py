@@ -29,6 +29,7 @@ from tests.unit.algorithms.support import (
     CONTINUOUS,
     DISCRETE,
     SMALL,
+    acted_batch,
     build,
     random_batch,
     split,
@@ -72,12 +73,7 @@ def test_who_acts_and_who_learns_in_bfloat16_agree(name: str, env: EnvSpec) -> N
     """Acting in float32 would be off by the rounding of bfloat16, some thousandths."""
     algorithm = build(CONFIGS[name].with_overrides(["learning_rate=1e-12"]), env, low("bfloat16"))
     algorithm.network.policy_head.weight.data.mul_(100)  # a policy that depends on what it sees
-    batch = random_batch(env, 4, 6, seed=2)
-    rng = np.random.default_rng(0)
-    for t in range(4):
-        acted = algorithm.act(batch.fields["obs"][t].numpy(), rng)
-        batch.fields["action"][t] = torch.from_numpy(acted["action"])
-        batch.fields["behavior_log_prob"][t] = torch.from_numpy(acted["behavior_log_prob"])
+    batch = acted_batch(algorithm, env, 4, 6)
     metrics = algorithm.update(batch, LOCAL, 0.0).metrics
     assert abs(metrics["log_rho_mean"]) < 1e-6
     assert metrics["log_rho_max"] < 3e-4

@@ -53,6 +53,15 @@ OF_ALL = {
     "rows_per_pass": 1000,
     "gae_lambda": 0.8,
 }
+OF_SURROGATES = OF_ALL | {
+    "clip_epsilon": 0.3,
+    "value_clip": 0.4,
+    "dual_clip": 3.0,
+    "epochs": 2,
+    "num_minibatches": 2,
+    "normalize_advantages": False,
+    "target_kl": 0.02,
+}
 SECTIONS = [
     EnvConfig(
         id="Pong-v5",
@@ -80,25 +89,11 @@ SECTIONS = [
     A2CConfig(**OF_ALL),
     A3CConfig(**OF_ALL | {"batch_trajectories": 1}),
     DecoupledPPOConfig(
-        **OF_ALL,
-        clip_epsilon=0.3,
-        value_clip=0.4,
-        dual_clip=3.0,
-        epochs=2,
-        num_minibatches=2,
-        normalize_advantages=False,
-        target_kl=0.02,
+        **OF_SURROGATES,
         behavior_weight_cap=2.0,
     ),
     ImpactConfig(
-        **OF_ALL,
-        clip_epsilon=0.3,
-        value_clip=0.4,
-        dual_clip=3.0,
-        epochs=2,
-        num_minibatches=2,
-        normalize_advantages=False,
-        target_kl=0.02,
+        **OF_SURROGATES,
         buffer_batches=2,
         batch_uses=3,
         target_update_updates=5,
