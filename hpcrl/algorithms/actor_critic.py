@@ -11,12 +11,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult
+from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult, Vector
 from hpcrl.algorithms.gradient import FlatAdam, GradientStep, check_state
 from hpcrl.algorithms.loss_scale import LossScale
 from hpcrl.algorithms.metrics import Metrics
 from hpcrl.algorithms.normalizers import Normalizers
-from hpcrl.config import AlgorithmConfig, ModelConfig
+from hpcrl.config import ActorCriticConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.models.flat import FlatParameters
@@ -35,9 +35,9 @@ class ActorCriticAlgorithm(Algorithm):
         Field(name="behavior_log_prob", dtype="float32", unit="nat"),
     )
     devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
-    config: AlgorithmConfig
+    config: ActorCriticConfig
 
-    def __init__(self, config: AlgorithmConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
+    def __init__(self, config: ActorCriticConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
         self.config = config
         self.seed = seed
         self.network = ActorCritic(env, model, seed)
@@ -63,10 +63,12 @@ class ActorCriticAlgorithm(Algorithm):
         *,
         state: State | None = None,
         greedy: bool = False,
+        exploration: Vector | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose `action`, with its `behavior_log_prob` [B], for obs [B, ...]. Local; no gradient.
 
-        A recurrent policy needs its `state` [B, size] and gives the one after.
+        A recurrent policy needs its `state` [B, size] and gives the one after. It explores by itself: without
+        `exploration`.
         """
         chosen: dict[str, npt.NDArray[Any]] = {}
         if state is None and self.network.state_size:

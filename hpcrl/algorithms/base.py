@@ -126,6 +126,8 @@ class UpdateResult:
     """Global means over valid env_steps, by the names of storage.schema's table `updates`."""
     applied: bool
     """False when a gradient was not finite: parameters and optimizer were left as they were."""
+    priorities: Vector | None = None
+    """Of this learner's columns [C], not equal on all: |TD error|, for a prioritized replay memory; None: unchanged."""
 
 
 class Algorithm(ABC):
@@ -168,14 +170,30 @@ class Algorithm(ABC):
         *,
         state: State | None = None,
         greedy: bool = False,
+        exploration: Vector | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """Choose actions for obs [B, ...]. Local; no gradient.
 
-        `state` is given where `initial_state` gives one, and only there: others may leave the argument out.
+        `state` is given where `initial_state` gives one, and `exploration` where that does: others may leave the
+        arguments out.
 
         Returns `action` [B, *action.shape], which is stored, one array [B, ...] for each of `extra_fields`, and, where
         `state` was given, `state` after this env_step in memory of its own.
         """
+
+    def exploration(self, envs: npt.NDArray[np.int64], num_envs: int, env_steps: int) -> Vector | None:
+        """How `act` explores in the environments `envs` [B], indices among the run's `num_envs`; float32 [B]. Local.
+
+        `env_steps`: of the whole run, as far as an actor knows when a trajectory begins. None: `act` needs none.
+        """
+        return None
+
+    def first_priorities(self, fields: Mapping[str, npt.NDArray[Any]]) -> Vector:
+        """|TD error| of each env_step of a trajectory [T, B, ...] that was just collected; float32 [T, B]. Local.
+
+        Asked for where the configuration `gives_priorities`. Steps near the end look fewer steps ahead.
+        """
+        raise NotImplementedError(f"{type(self).__name__} gives no priorities")
 
     def to_env(self, action: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What the environment gets for stored actions [B, *action.shape]: here the actions themselves. Local."""

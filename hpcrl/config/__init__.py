@@ -3,6 +3,7 @@
 from hpcrl.config.algorithms import (
     A2CConfig,
     A3CConfig,
+    ActorCriticConfig,
     AlgorithmConfig,
     DecoupledPPOConfig,
     ImpactConfig,
@@ -14,7 +15,9 @@ from hpcrl.config.algorithms import (
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
 from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.model import ModelConfig
+from hpcrl.config.off_policy import OffPolicyConfig
 from hpcrl.config.protections import Protection
+from hpcrl.config.replay import ReplayConfig
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
 from hpcrl.config.sections import (
     BudgetConfig,
@@ -35,6 +38,7 @@ from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 __all__ = [
     "A2CConfig",
     "A3CConfig",
+    "ActorCriticConfig",
     "AlgorithmConfig",
     "BudgetConfig",
     "CheckpointConfig",
@@ -52,11 +56,13 @@ __all__ = [
     "LagConfig",
     "LogConfig",
     "ModelConfig",
+    "OffPolicyConfig",
     "PPOConfig",
     "PlainGradientConfig",
     "Protection",
     "RanksConfig",
     "ReductionConfig",
+    "ReplayConfig",
     "RunConfig",
     "SiteConfig",
     "StorageConfig",

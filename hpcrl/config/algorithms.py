@@ -38,10 +38,6 @@ class AlgorithmConfig(Config):
     """Term that keeps Adam's denominator from zero."""
     max_grad_norm: float = Field(0.5, gt=0)
     """The averaged gradient is scaled down to this L2 norm."""
-    entropy_coefficient: float = Field(0.01, ge=0)
-    """Weight of the entropy bonus: more explores longer."""
-    value_coefficient: float = Field(0.5, ge=0)
-    """Weight of the value loss 0.5 * mean((V - target)^2)."""
     reward_clip: float | None = Field(None, gt=0)
     """Clip training rewards to [-reward_clip, reward_clip]; logged returns stay raw."""
     reward_scale: float = Field(1.0, gt=0)
@@ -121,8 +117,22 @@ class AlgorithmConfig(Config):
         """Actors compute gradients of their trajectories and send those; False: they send the trajectories."""
         return False
 
+    @property
+    def uses_replay(self) -> bool:
+        """Replay ranks hold a memory that is sampled again and again (section `replay`); False: a queue."""
+        return False
 
-class ImpalaConfig(AlgorithmConfig):
+
+class ActorCriticConfig(AlgorithmConfig):
+    """What the on-policy algorithms have: a policy and a value, and one loss of both."""
+
+    entropy_coefficient: float = Field(0.01, ge=0)
+    """Weight of the entropy bonus: more explores longer."""
+    value_coefficient: float = Field(0.5, ge=0)
+    """Weight of the value loss 0.5 * mean((V - target)^2)."""
+
+
+class ImpalaConfig(ActorCriticConfig):
     """IMPALA: off-policy actor-critic corrected by V-trace (Espeholt et al. 2018)."""
 
     name: Literal["impala"] = "impala"
@@ -136,7 +146,7 @@ class ImpalaConfig(AlgorithmConfig):
     """Mixing of the trace: less is lower variance and more bias."""
 
 
-class PlainGradientConfig(AlgorithmConfig):
+class PlainGradientConfig(ActorCriticConfig):
     """What A2C and A3C have: plain policy gradients, with GAE (Schulman et al. 2016)."""
 
     gae_lambda: float = Field(1.0, ge=0, le=1)
@@ -164,7 +174,7 @@ class A3CConfig(PlainGradientConfig):
         return True
 
 
-class SurrogateConfig(AlgorithmConfig):
+class SurrogateConfig(ActorCriticConfig):
     """What PPO and its kin have: a clipped surrogate (Schulman et al. 2017) and GAE (Schulman et al. 2016)."""
 
     gae_lambda: float = Field(0.95, ge=0, le=1)

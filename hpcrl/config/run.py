@@ -11,6 +11,8 @@ from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig
 from hpcrl.config.base import Config, ConfigError
 from hpcrl.config.consistency import check_consistency
 from hpcrl.config.model import ModelConfig
+from hpcrl.config.off_policy import OffPolicyConfig
+from hpcrl.config.replay import ReplayConfig
 from hpcrl.config.sections import (
     BudgetConfig,
     CheckpointConfig,
@@ -43,6 +45,7 @@ class RunConfig(Config):
     algorithm: SerializeAsAny[AlgorithmConfig]
     ranks: RanksConfig = RanksConfig()
     lag: LagConfig = LagConfig()
+    replay: ReplayConfig = ReplayConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     storage: StorageConfig = StorageConfig()
@@ -89,6 +92,8 @@ class RunConfig(Config):
     @property
     def gradient_batch(self) -> int:
         """env_steps per gradient step over all learners, as far as the configuration tells: reset steps count too."""
+        if isinstance(self.algorithm, OffPolicyConfig):
+            return self.algorithm.batch_size
         envs = self.env.num_envs * self.batch_trajectories // self.num_acting_ranks
         return max(1, self.algorithm.unroll_length * envs // self.algorithm.gradient_steps_per_pass)
 

@@ -164,3 +164,40 @@ def trajectory_spec(
         Field(name="parameter_version", dtype="int32", unit="update"),
     )
     return TrajectorySpec(unroll_length=unroll_length, num_envs=num_envs, fields=standard + extra_fields)
+
+
+PRIORITY = Field(name="priority", dtype="float32")
+"""Added to what actors send where they give the first priorities: |TD error| of each env_step."""
+
+
+def transition_spec(env: EnvSpec, count: int) -> TrajectorySpec:
+    """What a learner gets of `count` sampled transitions: one entry in time, [1, count] each.
+
+    obs, action; reward: the discounted sum of up to n rewards, as trained on; next_obs: after those; discount: what its
+    value counts, gamma^m, 0 after a terminated episode; weight: of importance, before it is divided by the largest of
+    the batch; valid (True); parameter_version, that of the action.
+    """
+    return TrajectorySpec(
+        unroll_length=1,
+        num_envs=count,
+        fields=(
+            Field(name="obs", dtype=env.observation.dtype, shape=env.observation.shape),
+            Field(name="action", dtype=env.action.dtype, shape=env.action.shape),
+            Field(name="reward", dtype="float32"),
+            Field(name="next_obs", dtype=env.observation.dtype, shape=env.observation.shape),
+            Field(name="discount", dtype="float32"),
+            Field(name="weight", dtype="float32"),
+            Field(name="valid", dtype="bool"),
+            Field(name="parameter_version", dtype="int32", unit="update"),
+        ),
+    )
+
+
+def sequence_spec(env: EnvSpec, length: int, count: int, stored: tuple[Field, ...]) -> TrajectorySpec:
+    """What a learner gets of `count` sampled sequences: the fields of trajectories of `length` env_steps, and weight.
+
+    stored: fields that the algorithm adds; of those with `start_only` (initial_state) the one at the first env_step.
+    weight: as of `transition_spec`, [1, count].
+    """
+    weight = Field(name="weight", dtype="float32", start_only=True)
+    return trajectory_spec(env, length, count, (*stored, weight))

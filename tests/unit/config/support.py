@@ -11,6 +11,7 @@ SECTION_NAMES = [
     "algorithm",
     "ranks",
     "lag",
+    "replay",
     "budget",
     "evaluation",
     "storage",

@@ -6,6 +6,7 @@ from pydantic import ValidationError
 from hpcrl.config import (
     A2CConfig,
     A3CConfig,
+    ActorCriticConfig,
     AlgorithmConfig,
     BudgetConfig,
     CheckpointConfig,
@@ -21,10 +22,12 @@ from hpcrl.config import (
     LagConfig,
     LogConfig,
     ModelConfig,
+    OffPolicyConfig,
     PlainGradientConfig,
     PPOConfig,
     RanksConfig,
     ReductionConfig,
+    ReplayConfig,
     RunConfig,
     SiteConfig,
     StorageConfig,
@@ -71,6 +74,20 @@ SECTIONS = [
         vectorization="async",
         num_threads=3,
         kwargs={"stack_num": 4, "nested": {"a": [1, 2.5, None, True, "x"]}},
+    ),
+    ReplayConfig(
+        capacity=1000,
+        sampling="prioritized",
+        alpha=0.5,
+        beta=0.5,
+        beta_end=0.6,
+        eviction="lowest_priority",
+        min_size=100,
+        samples_per_insert=4.0,
+        tolerance=2.0,
+        memory_map="scratch",
+        max_memory_share=0.25,
+        frame_stack=4,
     ),
     ModelConfig(
         torso="nature_cnn",
@@ -246,8 +263,11 @@ def all_sections():
     return found[1:]
 
 
+BASES = {AlgorithmConfig, ActorCriticConfig, OffPolicyConfig, PlainGradientConfig, SurrogateConfig}
+
+
 def test_the_sections_are_all_tested():
-    assert {*BY_TYPE, AlgorithmConfig, PlainGradientConfig, SurrogateConfig, RunConfig} == set(all_sections())
+    assert {*BY_TYPE, *BASES, RunConfig} == set(all_sections())
 
 
 @pytest.mark.parametrize("section", all_sections(), ids=lambda section: section.__name__)
