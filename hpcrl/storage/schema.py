@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcrl.storage.columns import Column, Rows, Table
 
-__all__ = ["SCHEMA_VERSION", "TABLES", "Column", "Rows", "Table"]
+__all__ = ["SCHEMA_VERSION", "TABLES", "UPGRADES", "Column", "Rows", "Table"]
 
 SCHEMA_VERSION = 1
-"""Raised when a column changes its meaning or goes away; adding columns keeps it."""
+"""Files of every version up to this one can be read, newer ones are refused. So that this stays true:
+
+* A new column or table keeps the version: of files without it rows have the column's `missing` value (a bool must
+  declare one), and no rows. A column may get a wider type.
+* A column that changes its unit or meaning, or goes away, raises the version by one, with a step in UPGRADES.
+"""
+
+UPGRADES: dict[int, Callable[[str, Rows], Rows]] = {}
+"""Version -> what makes rows of a table (name, rows as stored) of that version rows of the next one."""
 
 _UPDATE = Column("update", "i8", "update", "same", "number of the update, 1 for the first")
 _ENV_STEPS = Column(
@@ -234,9 +244,47 @@ EVENTS = Table(
     ),
     "Faults, drops, starts and ends.",
 )
+METRICS = Table(
+    "metrics",
+    (
+        _UPDATE,
+        Column("name", "S48", "text", "each", "name of the quantity"),
+        Column("value", "f8", "1", "mean", "its value"),
+    ),
+    "What an algorithm reports of an update that has no column in `updates`: a row per name.",
+)
+HASHES = Table(
+    "hashes",
+    (
+        Column("table", "S16", "text", "each", "name of the table"),
+        Column("rows", "i8", "1", "each", "how many rows the table has up to here"),
+        Column(
+            "sha256",
+            "S64",
+            "text",
+            "each",
+            "SHA-256, hexadecimal, of the table's hash before (as text, empty for the first) and the bytes of the rows "
+            "that came since",
+        ),
+    ),
+    "A row per table and flush, written by the writer itself: `hpcrl verify` finds by them what was changed.",
+)
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (UPDATES, LAG, TRAJECTORIES, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
+    for table in (
+        UPDATES,
+        LAG,
+        TRAJECTORIES,
+        EPISODES,
+        TIMERS,
+        EDGES,
+        EVALUATION,
+        LEARNERS,
+        RANKS,
+        EVENTS,
+        METRICS,
+        HASHES,
+    )
 }
 """Every table of a result file, by name."""
