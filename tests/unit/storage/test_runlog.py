@@ -257,11 +257,11 @@ def test_rows_that_were_lost_with_an_attempt_do_not_count(tmp_path):
 IN_CALL = """
 import os, signal, sys, runpy
 import h5py
-calls = []
+calls, fatal = [], int(sys.argv[-1])
 for real in (h5py.Dataset.resize, h5py.Dataset.__setitem__, h5py.Dataset.flush):
     def call(self, *arguments, real=real):
         calls.append(real)
-        if len(calls) == int(sys.argv[-1]):
+        if len(calls) == fatal:
             os.kill(os.getpid(), signal.SIGKILL)
         return real(self, *arguments)
     setattr(h5py.Dataset, real.__name__, call)
