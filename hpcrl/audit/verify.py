@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy as np
 
 from hpcrl.audit.verdict import audit
@@ -20,7 +19,7 @@ from hpcrl.storage.files import read_json
 from hpcrl.storage.integrity import check_file
 from hpcrl.storage.result_file import HEAD_HASH, open_reader
 from hpcrl.storage.rundir import read_status
-from hpcrl.storage.runlog import AttemptHead, attempt_files, read_heads, read_table
+from hpcrl.storage.runlog import AttemptHead, attempt_files, linked_attempts, read_heads, read_table
 
 _LIVE_TRIES = 3
 
@@ -134,9 +133,7 @@ def _lineage(folder: Path, heads: list[AttemptHead], status: dict[str, Any]) -> 
 def _links(folder: Path, heads: list[AttemptHead]) -> Iterator[str]:
     expected = [head.path.stem for head in heads]
     try:
-        with h5py.File(folder / "run.h5", "r", locking=False) as file:
-            links = {name: file["attempts"].get(name, getlink=True) for name in file["attempts"]}
-            found = {name: getattr(link, "filename", "") for name, link in links.items()}
+        found = linked_attempts(folder)
     except (OSError, KeyError, RuntimeError) as error:
         yield f"run.h5: cannot be read: {' '.join(str(error).split())}"
         return

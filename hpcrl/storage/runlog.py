@@ -271,6 +271,13 @@ def link_attempts(run_dir: Path) -> None:
     aside.replace(run_dir / "run.h5")
 
 
+def linked_attempts(run_dir: Path) -> dict[str, str]:
+    """Name and file of each link in `run.h5`. Raises OSError or KeyError where it is damaged."""
+    with h5py.File(run_dir / "run.h5", "r", locking=False) as file:
+        links = {name: file["attempts"].get(name, getlink=True) for name in file["attempts"]}
+        return {name: getattr(link, "filename", "") for name, link in links.items()}
+
+
 def _reason(error: Exception) -> str:
     """What the system said, out of what HDF5 makes of it."""
     said = re.search(r"error message = '([^']*)'", str(error))
