@@ -30,8 +30,9 @@ def check_file(path: Path) -> Iterator[str]:
 
 
 def _check(file: h5py.File) -> Iterator[str]:
-    yield from _head(file)
+    # Before anything else is looked at: what a reader has seen of a table it does not look up again.
     counts = committed(file)
+    yield from _head(file)
     ends = hash_ends(file, counts["hashes"]) if "hashes" in counts else None
     for name, count in counts.items():
         try:

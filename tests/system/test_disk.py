@@ -26,8 +26,11 @@ def said(running, text):
 def test_a_full_disk(tmp_path, comes_back):
     """Training goes on, and all rows come when there is room again; else the end says why."""
     patience = "storage.patience_s=60" if comes_back else "storage.patience_s=1.5"
-    with start(tmp_path, FOREVER, SLOW, patience, "log.progress_interval_s=0.1", recipe=CHAIN) as running:
+    often = ("storage.flush_interval_s=0.01", "log.progress_interval_s=0.1")
+    with start(tmp_path, FOREVER, SLOW, patience, *often, recipe=CHAIN) as running:
         running.until_updates(3)
+        found = verify_run(running.run_dir)
+        assert found.sound and found.status == "running", found.violations
         refuse(running)
         running.until(lambda: said(running, "cannot be written; rows wait in memory"))
         if comes_back:
