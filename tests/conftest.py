@@ -31,6 +31,7 @@ class FilesOfRanks(LoadScopeScheduling):
                 "tests/unit/",
                 "tests/conformance/",
                 "tests/mutants/",
+                "tests/slurm/",
                 "tests/test_mpi.py",
                 "tests/learning/test_solved.py",
             )
