@@ -25,6 +25,7 @@ from tests.mpi.resume_support import (
     numbers_of_sets,
     on_root,
     pipeline,
+    shared_out,
     synchronous,
     weights,
     weights_of_whole,
@@ -49,15 +50,6 @@ DROPPED = [
 """Settings, component and, where only one of its values is left out, that value's name."""
 OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size // 2 :: 3]
 """Each in a world of 1, 3 or 4 ranks, by its place in the list: what a run would miss does not depend on them."""
-
-
-def shared_out(*variants):
-    """All on 4 ranks, which are two of a kind beside one of each; of the others one rank runs every other one.
-
-    The rest is for 2 and 3 ranks: whether roles share a process is one thing, what happens to the run another.
-    """
-    size = MPI.COMM_WORLD.size
-    return variants if size == 4 else variants[int(size > 1) :: 2]
 
 
 def settings_of(kind, size):
