@@ -1,7 +1,6 @@
 """Algorithms that keep more between updates than parameters: a run in two attempts ends as one that was not stopped."""
 
 import numpy as np
-import pytest
 
 from hpcrl.audit.verdict import audit
 from hpcrl.storage import read_table
@@ -12,7 +11,6 @@ from tests.mpi.resume_support import (
     half,
     on_root,
     pipeline,
-    shared_out,
     synchronous,
     weights,
 )
@@ -45,20 +43,19 @@ def proved(run_dir):
     return audit(run_dir).proved
 
 
-@pytest.mark.parametrize(("scheme", "oldest"), shared_out(("synchronous", 4), ("pipeline", 5)))
-def test_batches_that_are_used_several_times(comm, scheme, oldest):
-    """No cut lies where the buffer of batches holds something that is to be used again."""
+def test_batches_that_are_used_several_times(comm):
+    """No cut lies where the buffer of batches holds something that is to be used again.
+
+    One rank is a worker of the synchronous scheme; of four the second learner of a pipeline has no trajectories.
+    """
     how = {"algorithm": IMPACT, "lag": {"max_lag": 5}, "budget": {"env_steps": 600}}
     with half(comm) as world, folder(world) as path:
-        if scheme == "synchronous":
-            settings = synchronous(world.size, **how)
-        else:  # of two learners the second has no trajectories
-            settings = pipeline(
-                world.size, ranks={"actors": 1, "replay": 1, "learners": world.size - 2}, **how
-            )
+        ranks = {"actors": 1, "replay": 1, "learners": world.size - 2}
+        alone = world.size == 1
+        settings = synchronous(1, **how) if alone else pipeline(world.size, ranks=ranks, **how)
         whole, stopped = check_cut_in_two(world, path, settings, 4)
         assert stopped % 6 == 0
-        on_root(world, check_uses, whole, oldest)
+        on_root(world, check_uses, whole, 4 if alone else 5)
 
 
 def check_uses(path, oldest):
