@@ -24,7 +24,7 @@ def test_a_run_that_is_stopped_ends_with_the_same_weights(cluster, tmp_path):
     recipe = cut_recipe(tmp_path)
     stopped = submit(cluster, tmp_path, recipe=recipe, options=["--chain", "2"])
     (later,) = later_jobs(stopped, 2)
-    until_updates(stopped.run_dir, 20)
+    until_updates(stopped.run_dir, 10)
     cluster.run("scancel", "--signal=USR1", stopped.number)
     whole = submit(cluster, tmp_path, recipe=recipe)
     assert whole.until_over() == ("COMPLETED", "0:0"), whole.text()
@@ -52,7 +52,7 @@ def test_three_attempts(cluster, tmp_path):
     recipe = cut_recipe(tmp_path, CUT_WORKERS)
     job = submit(cluster, tmp_path, recipe=recipe)
     for attempt in range(1, 3):
-        until_updates(job.run_dir, 10, attempt)
+        until_updates(job.run_dir, 5, attempt)
         cluster.run("scancel", "--signal=USR1", job.number)
         wait_until(lambda: job.field("Restarts") == str(attempt), job.text)  # noqa: B023 - called here
     assert job.until_over() == ("COMPLETED", "0:0"), job.text()
@@ -63,7 +63,7 @@ def test_three_attempts(cluster, tmp_path):
 
 def test_a_chain_goes_on_after_kills(cluster, tmp_path):
     """Without a chance to save: the job fails, and the next one goes on from the newest checkpoint."""
-    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 4000}})
+    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 3000}})
     first = submit(cluster, tmp_path, "checkpoint.every_updates=5", recipe=recipe, options=["--chain", "3"])
     jobs = [first, *later_jobs(first, 3)]
     for attempt, job in enumerate(jobs[:2], 1):
