@@ -61,7 +61,9 @@ def test_rows_wait_for_a_full_disk(tmp_path, caplog, room):
     assert "001.h5 cannot be written; rows wait in memory" in caplog.text
     given_up = log.path.stat().st_ino
     assert log.flush()
-    assert log.path.stat().st_ino != given_up, "what HDF5 still holds of a file that it could not write is wrong"
+    assert log.path.stat().st_ino != given_up, (
+        "what HDF5 still holds of a file that it could not write is wrong"
+    )
     assert [record.message.split("001.h5 ")[1][:9] for record in caplog.records] == ["cannot be", "is writte"]
     assert_all_there(tmp_path, 1500)
     add(log, 1500, 3)
