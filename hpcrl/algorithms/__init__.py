@@ -5,7 +5,7 @@ from __future__ import annotations
 from hpcrl.algorithms.acting import Acting
 from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, State, UpdateResult
 from hpcrl.config import ConfigError, RunConfig, load_object
-from hpcrl.data.specs import DISCOUNTED_RETURN, EnvSpec, TrajectorySpec, trajectory_spec
+from hpcrl.data.specs import DISCOUNTED_RETURN, PRIORITY, EnvSpec, TrajectorySpec, trajectory_spec
 
 __all__ = [
     "Acting",
@@ -62,4 +62,6 @@ def stored_spec(config: RunConfig, env: EnvSpec, algorithm: Algorithm, num_envs:
     fields = algorithm.stored_fields
     if config.algorithm.normalize_returns:
         fields += (DISCOUNTED_RETURN,)
+    if config.gives_priorities:
+        fields += (PRIORITY,)
     return trajectory_spec(env, config.algorithm.unroll_length, num_envs, fields)

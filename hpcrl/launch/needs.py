@@ -10,7 +10,7 @@ from hpcrl.comm.ranks import RankPlan, plan_ranks, share
 from hpcrl.config import RunConfig
 
 if TYPE_CHECKING:
-    from hpcrl.data.specs import TrajectorySpec
+    from hpcrl.data.specs import EnvSpec, TrajectorySpec
 
 
 def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
@@ -22,7 +22,7 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
     from hpcrl.launch.play import make_specs
 
     plan = plan_ranks(config, nodes)
-    _, spec, num_parameters = make_specs(config, "cuda" if config.ranks.learner_device == "cuda" else "cpu")
+    env, spec, num_parameters = make_specs(config, "cuda" if config.ranks.learner_device == "cuda" else "cpu")
     found = []
     for node in dict.fromkeys(nodes):
         here = [
@@ -34,7 +34,7 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
                 "node": node,
                 "ranks": list(nodes).count(node),
                 "roles": dict(roles),
-                "shared_bytes": shared_bytes(config, plan, nodes, node, spec, num_parameters),
+                "shared_bytes": shared_bytes(config, plan, nodes, node, env, spec, num_parameters),
                 "env_threads": _env_threads(config) * (roles["actor"] + roles["worker"]),
             }
         )
@@ -46,6 +46,7 @@ def shared_bytes(
     plan: RankPlan,
     nodes: Sequence[str],
     node: str,
+    env: EnvSpec,
     spec: TrajectorySpec,
     num_parameters: int,
 ) -> int:
@@ -70,7 +71,7 @@ def shared_bytes(
                 rows = trajectory_rows(config, placement.role_rank)
                 total += arena_bytes(ranks, rows, TrajectoryLayout(spec).nbytes)
             elif placement.role == "learner":
-                total += arena_bytes(ranks, SLOTS * config.ranks.replay, slot_bytes(config, spec))
+                total += arena_bytes(ranks, SLOTS * config.ranks.replay, slot_bytes(config, env, spec))
         if config.scheme == "pipeline" and ("actor" in roles or plan.ranks("learner")[0] in _ranks(here)):
             total += window_bytes(config, num_parameters, len(nodes))
     summing = plan.ranks("learner") or plan.ranks("worker")

@@ -224,7 +224,7 @@ def _make_session(
         config=config,
         env_spec=specs[0],
         trajectory_spec=specs[1],
-        arenas=open_arenas(world, specs[1]),
+        arenas=open_arenas(world, specs[0], specs[1]),
         parameters=ParameterExchange(world, specs[2]),
         control=control,
         cuts=Cuts(world, config, control, *start),

@@ -155,6 +155,52 @@ EPISODES = Table(
     ),
     "One row per finished training episode.",
 )
+REPLAY = Table(
+    "replay",
+    (
+        _UPDATE,
+        _ROLE_RANK,
+        Column("size", "i8", "env_step", "sum", "valid env_steps in this shard"),
+        Column("inserted", "i8", "env_step", "sum", "valid env_steps ever inserted in this shard"),
+        Column(
+            "sampled",
+            "i8",
+            "1",
+            "sum",
+            "transitions or sequences ever drawn from this shard, this batch included",
+        ),
+        Column("priority_total", "f8", "1", "sum", "sum of the priorities^alpha in this shard"),
+        Column(
+            "stale_updates",
+            "i8",
+            "1",
+            "sum",
+            "priorities, this attempt, that came for what had been replaced: left out",
+        ),
+        Column(
+            "refused_priorities",
+            "i8",
+            "1",
+            "sum",
+            "priorities, this attempt, below zero or not finite: left out",
+        ),
+        Column(
+            "actors_wait_s",
+            "f8",
+            "s",
+            "sum",
+            "time, this attempt, in which samples_per_insert let no actor begin",
+        ),
+        Column(
+            "learners_wait_s",
+            "f8",
+            "s",
+            "sum",
+            "time, this attempt, in which all learners had asked and samples_per_insert gave them nothing",
+        ),
+    ),
+    "The replay memory when the batch of an update was drawn: a row per update and replay rank.",
+)
 TIMERS = Table(
     "timers",
     (
@@ -237,6 +283,18 @@ EVENTS = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (UPDATES, LAG, TRAJECTORIES, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
+    for table in (
+        UPDATES,
+        LAG,
+        TRAJECTORIES,
+        REPLAY,
+        EPISODES,
+        TIMERS,
+        EDGES,
+        EVALUATION,
+        LEARNERS,
+        RANKS,
+        EVENTS,
+    )
 }
 """Every table of a result file, by name."""
