@@ -10,7 +10,6 @@ import numpy as np
 from hpcrl.config import ReplayConfig
 from hpcrl.data.replay_memory import ReplayLayout, ReplayMemory, Sample
 from hpcrl.data.specs import (
-    PRIORITY,
     ActionSpec,
     ArraySpec,
     EnvSpec,
@@ -217,4 +216,29 @@ def everything(memory: ReplayMemory) -> Sample:
     return Sample(slots, memory.rings.generations(slots), np.ones(len(slots), np.float32))
 
 
-__all__ = ["PRIORITY", "STATE"]
+def ring_rows(column: Column, unroll: int) -> list[dict[str, Any]]:
+    """The env_steps of a column as they lie in its ring: lost ones stand as a block."""
+    rows: list[dict[str, Any]] = []
+    for step in column.steps:
+        rows += [step] * (unroll if step.get("gap") else 1)
+    return rows
+
+
+def sequences(
+    column: Column, unroll: int, length: int, live: int, cross: bool
+) -> dict[int, list[dict[str, Any]]]:
+    """Every sequence that can be drawn, by the generation it begins at; `counts`: whether an env_step is valid."""
+    rows = ring_rows(column, unroll)
+    found = {}
+    for start in range(max(len(rows) - live, 0), len(rows) - length + 1):
+        first = rows[start]
+        if first.get("gap") or not (start % unroll == 0 or (not cross and not first["valid"])):
+            continue
+        cut, sequence = False, []
+        for row in rows[start : start + length]:
+            cut = cut or bool(row.get("gap"))
+            sequence.append({**row, "counts": row["valid"] and not cut, "cut": cut})
+            cut = cut or (not cross and not row.get("gap") and _ends(row))
+        if any(row["counts"] for row in sequence):
+            found[start] = sequence
+    return found
