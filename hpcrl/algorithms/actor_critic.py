@@ -20,7 +20,7 @@ from hpcrl.config import ActorCriticConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
 from hpcrl.models.networks import ActorCritic
-from hpcrl.models.recurrent import Memory
+from hpcrl.models.recurrent import Memory, episode_begins
 
 
 class ActorCriticAlgorithm(OneNetworkAlgorithm):
@@ -90,16 +90,10 @@ class ActorCriticAlgorithm(OneNetworkAlgorithm):
         return log_prob, entropy, value
 
     def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:
-        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others.
-
-        As in acting: the state at the start of the trajectory is the actor's, and the observation after the reset step
-        is the first of an episode.
-        """
+        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others."""
         if not self.network.state_size:
             return None
-        valid = fields["valid"]
-        begins = torch.cat((torch.zeros_like(valid[:1]), ~valid))
-        return Memory(fields["initial_state"][0], begins)
+        return Memory(fields["initial_state"][0], episode_begins(fields["valid"]))
 
     def parts(self, num_rows: int, memory: Memory | None) -> Iterator[tuple[slice | Tensor, Memory | None]]:
         """Rows, of `num_rows` time-major ones, that go through the network at once, one part after the other.
@@ -141,7 +135,7 @@ class ActorCriticAlgorithm(OneNetworkAlgorithm):
     def observe(self, batch: Batch, reducer: Reducer) -> None:
         """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
         if self.normalizers.moments:  # else there may be no observations: gradients travel without them
-            seen = self.network.seen(batch.fields["obs"])
+            seen = self.network.parts.seen(batch.fields["obs"])
             self.normalizers.count({**batch.fields, "obs": seen}, reducer)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:

@@ -9,6 +9,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 MAX_LOG_RATIO = 30.0
 """Log ratios are cut here before exp: 1e13, far outside any trust interval, and its square is finite."""
@@ -68,6 +69,11 @@ def policy_gradient_loss(log_prob: Tensor, advantage: Tensor) -> Tensor:
 def value_loss(value: Tensor, target: Tensor) -> Tensor:
     """0.5 * (value - target)^2 [N]; only `value` carries the gradient."""
     return (value - target.detach()).square() * 0.5
+
+
+def huber_loss(value: Tensor, target: Tensor) -> Tensor:
+    """0.5 e^2, or |e| - 0.5 where |e| > 1, of e = value - target [N]; only `value` carries the gradient."""
+    return functional.huber_loss(value, target.detach(), reduction="none")
 
 
 def clipped_value_loss(value: Tensor, target: Tensor, behavior_value: Tensor, clip: float) -> Tensor:
