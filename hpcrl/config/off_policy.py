@@ -16,6 +16,11 @@ class OffPolicyConfig(AlgorithmConfig):
     """Transitions, or sequences, per update over all learners."""
     max_grad_norm: float = Field(10.0, gt=0)
     """The averaged gradient is scaled down to this L2 norm."""
+    target_update_updates: int = Field(1, ge=1)
+    """The target network follows the learned one every so many updates."""
+    target_tau: float = Field(1.0, gt=0, le=1)
+    """How far it goes then: 1 copies the parameters; a small share (0.005), after each update, averages them (Polyak).
+    """
 
     @property
     def uses_replay(self) -> bool:
