@@ -23,10 +23,13 @@ __all__ = [
 BUILTIN = {
     "a2c": "hpcrl.algorithms.a2c:A2C",
     "a3c": "hpcrl.algorithms.a3c:A3C",
+    "ddpg": "hpcrl.algorithms.td3:TD3",
     "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
     "impact": "hpcrl.algorithms.impact:Impact",
     "impala": "hpcrl.algorithms.impala:Impala",
     "ppo": "hpcrl.algorithms.ppo:PPO",
+    "sac": "hpcrl.algorithms.sac:SAC",
+    "td3": "hpcrl.algorithms.td3:TD3",
 }
 """Built-in names; imported only when asked for."""
 

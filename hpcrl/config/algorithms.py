@@ -265,14 +265,3 @@ class ImpactConfig(SurrogateConfig):
     def buffer(self) -> tuple[int, int]:
         """As AlgorithmConfig.buffer."""
         return self.buffer_batches, self.batch_uses
-
-
-BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
-    "a2c": A2CConfig,
-    "a3c": A3CConfig,
-    "decoupled_ppo": DecoupledPPOConfig,
-    "impact": ImpactConfig,
-    "impala": ImpalaConfig,
-    "ppo": PPOConfig,
-}
-"""Configuration of each built-in name."""
