@@ -63,7 +63,8 @@ class OneNetworkAlgorithm(Algorithm):
         skipped = self.loss_scale.skips(gradient)
         applied = skipped or gradient.finite or not batch.check_finite
         if applied and gradient.samples and not skipped:
-            self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
+            rates = self.rates(learning_rate, batch.update)
+            self.optimizer.step(rates, gradient.vector, gradient.scale)
         if not skipped:
             metrics.gradients.append(gradient)
         means = metrics.reduce(reducer)
@@ -78,6 +79,10 @@ class OneNetworkAlgorithm(Algorithm):
         if not self.config.anneal_learning_rate:
             return rate
         return rate * (1 - min(max(progress, 0.0), 1.0))
+
+    def rates(self, learning_rate: float, update: int) -> float | Sequence[float | None]:
+        """What the optimizer steps by in an update; where that has parts one rate for each, None: not this time."""
+        return learning_rate
 
     def here(self, array: npt.NDArray[Any]) -> Tensor:
         """An array, as it lies in the host's memory, where the parameters are."""

@@ -13,6 +13,7 @@ from hpcrl.config.algorithms import (
     SurrogateConfig,
 )
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
+from hpcrl.config.continuous import ContinuousConfig, DDPGConfig, SACConfig, TD3Config
 from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.off_policy import (
@@ -55,6 +56,8 @@ __all__ = [
     "ComponentConfig",
     "Config",
     "ConfigError",
+    "ContinuousConfig",
+    "DDPGConfig",
     "DQNConfig",
     "DecoupledPPOConfig",
     "EnvConfig",
@@ -76,9 +79,11 @@ __all__ = [
     "ReductionConfig",
     "ReplayConfig",
     "RunConfig",
+    "SACConfig",
     "SiteConfig",
     "StorageConfig",
     "SurrogateConfig",
+    "TD3Config",
     "algorithm_config_class",
     "explain",
     "in_words",

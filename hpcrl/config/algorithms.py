@@ -13,8 +13,8 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (a2c, a3c, apex, decoupled_ppo, dqn, impact, impala, ppo, r2d2), or package.module:Class of an
-    hpcrl.algorithms.Algorithm."""
+    """A built-in name (a2c, a3c, apex, ddpg, decoupled_ppo, dqn, impact, impala, ppo, r2d2, sac, td3), or
+    package.module:Class of an hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
     batch_trajectories: int | None = Field(None, ge=1)

@@ -178,8 +178,8 @@ def _check_action_values(run: RunConfig, algorithm: ActionValueConfig) -> None:
         )
     if algorithm.gives_priorities and run.replay.sampling != "prioritized":
         raise ValueError(
-            f"replay.sampling={run.replay.sampling} does not fit algorithm.name={name}, whose actors compute priorities; "
-            "use replay.sampling=prioritized (with replay.alpha=0 all are equal), or algorithm.name=dqn"
+            f"replay.sampling={run.replay.sampling} does not fit algorithm.name={name}, whose actors compute "
+            "priorities; use replay.sampling=prioritized (with replay.alpha=0 all are equal), or algorithm.name=dqn"
         )
 
 

@@ -40,6 +40,16 @@ class OffPolicyConfig(AlgorithmConfig):
         return 0
 
     @property
+    def cross_episodes(self) -> bool:
+        """A sampled sequence goes on after the end of an episode; False: what comes after is not valid."""
+        return False
+
+    @property
+    def priority_mix(self) -> float:
+        """eta of a sequence's first priority, eta * max + (1 - eta) * mean of the |TD errors| of its env_steps."""
+        return 0.9
+
+    @property
     def gives_priorities(self) -> bool:
         """Actors compute the first priority of what they send; False: new entries have the largest one there is."""
         return False
@@ -132,6 +142,16 @@ class R2D2Config(LadderConfig):
     def sequence_steps(self) -> int:
         """As OffPolicyConfig.sequence_steps."""
         return self.burn_in_steps + self.trained_steps
+
+    @property
+    def cross_episodes(self) -> bool:
+        """As OffPolicyConfig.cross_episodes: else the first env_steps of an episode would never be trained on."""
+        return True
+
+    @property
+    def priority_mix(self) -> float:
+        """As OffPolicyConfig.priority_mix."""
+        return self.priority_eta
 
     @property
     def rescaling(self) -> float | None:
