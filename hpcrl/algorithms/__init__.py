@@ -23,10 +23,16 @@ __all__ = [
 BUILTIN = {
     "a2c": "hpcrl.algorithms.a2c:A2C",
     "a3c": "hpcrl.algorithms.a3c:A3C",
+    "apex": "hpcrl.algorithms.apex:Apex",
+    "ddpg": "hpcrl.algorithms.td3:TD3",
     "decoupled_ppo": "hpcrl.algorithms.decoupled_ppo:DecoupledPPO",
+    "dqn": "hpcrl.algorithms.dqn:DQN",
     "impact": "hpcrl.algorithms.impact:Impact",
     "impala": "hpcrl.algorithms.impala:Impala",
     "ppo": "hpcrl.algorithms.ppo:PPO",
+    "r2d2": "hpcrl.algorithms.r2d2:R2D2",
+    "sac": "hpcrl.algorithms.sac:SAC",
+    "td3": "hpcrl.algorithms.td3:TD3",
 }
 """Built-in names; imported only when asked for."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcrl.config.algorithms import SurrogateConfig
+from hpcrl.config.off_policy import ActionValueConfig, R2D2Config
 
 if TYPE_CHECKING:
     from hpcrl.config.run import RunConfig
@@ -24,6 +25,10 @@ def check_consistency(run: RunConfig) -> None:
     _check_precision(run)
     _check_gradients(run)
     _check_reuse(run)
+    if run.algorithm.uses_replay:
+        _check_replayed(run)
+    if isinstance(run.algorithm, ActionValueConfig):
+        _check_action_values(run, run.algorithm)
     if run.faults.actor_death == "continue" and (run.deterministic or run.scheme == "synchronous"):
         key = "deterministic=true" if run.deterministic else "scheme=synchronous"
         raise ValueError(
@@ -132,6 +137,49 @@ def _check_reuse(run: RunConfig) -> None:
             f"lag.max_lag={run.lag.max_lag} is less than (algorithm.batch_uses={uses} - 1) x "
             f"algorithm.buffer_batches={batches}: a batch is trained on {added} updates after it was new; use "
             f"lag.max_lag={added} or more{more}"
+        )
+
+
+def _check_replayed(run: RunConfig) -> None:
+    """What needs every env_step exactly once, or in the order in which it came."""
+    algorithm = run.algorithm
+    for key, value in (
+        ("model.normalize_observations", run.model.normalize_observations),
+        ("algorithm.normalize_returns", algorithm.normalize_returns),
+    ):
+        if value:
+            raise ValueError(
+                f"{key}=true is not there with algorithm.name={algorithm.name}: it counts env_steps once, and a replay "
+                f"memory gives them many times; use {key}=false"
+            )
+    if algorithm.batch_trajectories is not None:
+        raise ValueError(
+            f"algorithm.batch_trajectories={algorithm.batch_trajectories} has no effect with algorithm.name="
+            f"{algorithm.name}, whose updates are of algorithm.batch_size; leave it null"
+        )
+
+
+def _check_action_values(run: RunConfig, algorithm: ActionValueConfig) -> None:
+    name, recurrent = algorithm.name, run.model.recurrent
+    if isinstance(algorithm, R2D2Config) and recurrent == "none":
+        raise ValueError(
+            f"model.recurrent=none does not fit algorithm.name={name}, which learns from sequences for a recurrent "
+            "network; use model.recurrent=lstm or gru, or algorithm.name=apex"
+        )
+    if not isinstance(algorithm, R2D2Config) and recurrent != "none":
+        raise ValueError(
+            f"model.recurrent={recurrent} does not fit algorithm.name={name}, which learns from single transitions; "
+            "use algorithm.name=r2d2, or model.recurrent=none"
+        )
+    if not run.model.shared_torso:
+        raise ValueError(
+            f"model.shared_torso=false does not fit algorithm.name={name}, which has no policy beside its values; use "
+            "model.shared_torso=true"
+        )
+    if algorithm.gives_priorities and run.replay.sampling != "prioritized":
+        raise ValueError(
+            f"replay.sampling={run.replay.sampling} does not fit algorithm.name={name}, whose actors compute "
+            "priorities; use replay.sampling=prioritized (with replay.alpha=0 all are equal), or algorithm.name=dqn"
         )
 
 

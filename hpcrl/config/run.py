@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig
+from hpcrl.config.algorithms import AlgorithmConfig
 from hpcrl.config.base import Config, ConfigError
+from hpcrl.config.builtin import BUILTIN_ALGORITHMS
 from hpcrl.config.consistency import check_consistency
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.off_policy import OffPolicyConfig

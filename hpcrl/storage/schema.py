@@ -60,6 +60,11 @@ UPDATES = Table(
                 ("max", "largest"),
             )
         ),
+        Column(
+            "q_value", "f8", "1", "mean", "value of the actions trained on, as the learned network has it"
+        ),
+        Column("q_target", "f8", "1", "mean", "what these values were trained towards"),
+        Column("td_error", "f8", "1", "mean", "absolute difference of q_target and q_value"),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
         Column(

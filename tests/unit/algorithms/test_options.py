@@ -11,7 +11,7 @@ import pytest
 
 from hpcrl.algorithms import LocalReducer, make_algorithm
 from hpcrl.config import ConfigError, ModelConfig, RunConfig
-from hpcrl.config.algorithms import BUILTIN_ALGORITHMS
+from hpcrl.config.builtin import BUILTIN_ALGORITHMS
 from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, random_batch
 from tests.unit.algorithms.test_a3c import sent
 
