@@ -36,7 +36,7 @@ class Account(Protocol):
     """Counts updates one after the other."""
 
     def look(self, updates: int, fields: Fields, trajectories: Sequence[Trajectory]) -> None:
-        """Before the update after `updates`: this learner's share of the batch. Raises RuntimeError if it may not be."""
+        """Before the update after `updates`: this learner's share of the batch. RuntimeError if it may not be."""
 
     def sums(self) -> Sums:
         """After it: numbers to be summed over all learners; of the same size on each."""

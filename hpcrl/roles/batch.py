@@ -71,7 +71,7 @@ def trained_rows(
 
 
 def normalize_weights(parts: Sequence[Trajectory]) -> None:
-    """Divide the importance weights, in place, by the largest of the batch: every part tells its replay rank's. Local."""
+    """Divide the importance weights, in place, by the largest of the batch: every part tells its shard's. Local."""
     largest = max(float(part.header["largest_weight"]) for part in parts)
     for part in parts:
         part.fields["weight"] /= largest

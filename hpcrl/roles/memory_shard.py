@@ -226,7 +226,7 @@ class MemoryShard(Shard):
             size=memory.size,
             inserted=self.limiter.inserted,
             sampled=self.limiter.sampled,
-            priority_total=memory.total,
+            priority_total=memory.tree.total,
             stale_updates=memory.stale_updates,
             refused_priorities=memory.refused_priorities,
             actors_wait_s=self._actors_wait.seconds,

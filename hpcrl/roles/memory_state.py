@@ -62,6 +62,8 @@ def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tup
         gamma=algorithm.gamma,
         reward_scale=algorithm.reward_scale,
         reward_clip=algorithm.reward_clip,
+        priority_mix=algorithm.priority_mix,
+        cross_episodes=algorithm.cross_episodes,
     )
     saved = session.cuts.saved
     if saved is None:

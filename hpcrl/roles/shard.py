@@ -1,4 +1,4 @@
-"""What every replay rank does, whatever it holds: grants out, trajectories in, batches on to the learners that asked."""
+"""What every replay rank does, whatever it holds: grants out, trajectories in, batches on to who asked."""
 
 from __future__ import annotations
 
