@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.comm.ranks import RankPlan, plan_ranks, share
 from hpcrl.config import RunConfig
+from hpcrl.launch.memory import replay_bytes
 
 if TYPE_CHECKING:
     from hpcrl.data.specs import EnvSpec, TrajectorySpec
 
 
 def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
-    """One record per node: {"node", "ranks", "roles", "shared_bytes", "env_threads"}; `nodes[r]` is that of rank r.
+    """One record per node: {"node", "ranks", "roles", "shared_bytes", "replay_bytes", "replay_share", "env_threads"}.
+
+    `nodes[r]` is that of rank r. replay_bytes: of replay memories; replay_share: of a node's memory that they may take.
 
     Makes an environment and a network, to know the size of what travels. MPI must have started, or not start by itself.
     Raises ConfigError where the run would be refused. Local.
@@ -35,6 +38,8 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
                 "ranks": list(nodes).count(node),
                 "roles": dict(roles),
                 "shared_bytes": shared_bytes(config, plan, nodes, node, env, spec, num_parameters),
+                "replay_bytes": replay_bytes(config, plan, nodes, node, spec),
+                "replay_share": config.replay.max_memory_share,
                 "env_threads": _env_threads(config) * (roles["actor"] + roles["worker"]),
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcrl.storage.columns import Column, Rows, Table
+from hpcrl.storage.replay_table import REPLAY
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "Column", "Rows", "Table"]
 
@@ -15,7 +16,7 @@ _ENV_STEPS = Column(
     "i8",
     "env_step",
     "sum",
-    "valid env_steps trained on so far, over all environments and attempts",
+    "valid env_steps trained on so far (with a replay memory: inserted there), over all environments and attempts",
 )
 _TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
 _ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
@@ -148,7 +149,11 @@ EPISODES = Table(
     "episodes",
     (
         Column(
-            "env_steps", "i8", "env_step", "each", "valid env_steps trained on when the episode was logged"
+            "env_steps",
+            "i8",
+            "env_step",
+            "each",
+            "env_steps of the run, as in `updates`, when the episode was logged",
         ),
         _TIME,
         Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
@@ -159,52 +164,6 @@ EPISODES = Table(
         Column("actor", "i4", "1", "each", "role_rank of the rank that stepped it"),
     ),
     "One row per finished training episode.",
-)
-REPLAY = Table(
-    "replay",
-    (
-        _UPDATE,
-        _ROLE_RANK,
-        Column("size", "i8", "env_step", "sum", "valid env_steps in this shard"),
-        Column("inserted", "i8", "env_step", "sum", "valid env_steps ever inserted in this shard"),
-        Column(
-            "sampled",
-            "i8",
-            "1",
-            "sum",
-            "transitions or sequences ever drawn from this shard, this batch included",
-        ),
-        Column("priority_total", "f8", "1", "sum", "sum of the priorities^alpha in this shard"),
-        Column(
-            "stale_updates",
-            "i8",
-            "1",
-            "sum",
-            "priorities, this attempt, that came for what had been replaced: left out",
-        ),
-        Column(
-            "refused_priorities",
-            "i8",
-            "1",
-            "sum",
-            "priorities, this attempt, below zero or not finite: left out",
-        ),
-        Column(
-            "actors_wait_s",
-            "f8",
-            "s",
-            "sum",
-            "time, this attempt, in which samples_per_insert let no actor begin",
-        ),
-        Column(
-            "learners_wait_s",
-            "f8",
-            "s",
-            "sum",
-            "time, this attempt, in which all learners had asked and samples_per_insert gave them nothing",
-        ),
-    ),
-    "The replay memory when the batch of an update was drawn: a row per update and replay rank.",
 )
 TIMERS = Table(
     "timers",
