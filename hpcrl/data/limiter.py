@@ -14,8 +14,8 @@ class Limiter:
 
     With I env_steps inserted after the first `min_size`, and S samples drawn, |samples_per_insert * I - S| stays within
     tolerance * max(batch, samples_per_insert * inserted_at_once). One side can always go on: where neither could, the
-    balance would be more than the tolerance less an insert, and less than a batch less the tolerance, which the
-    constructor makes impossible.
+    balance would be more than the tolerance less an insert, and less than a batch less the tolerance, or (before
+    min_size is reached, with a balance of 0) an insert more than the tolerance. The constructor refuses such limits.
     """
 
     def __init__(
@@ -35,8 +35,9 @@ class Limiter:
         inserts = samples_per_insert * inserted_at_once
         self._most = tolerance * max(batch, inserts)
         """Samples that the balance may be away from 0."""
-        if 2 * self._most < batch + inserts:
-            least = (batch + inserts) / (2 * max(batch, inserts))
+        need = max((batch + inserts) / 2, inserts)
+        if self._most < need:
+            least = need / max(batch, inserts)
             raise ValueError(
                 f"replay.tolerance={tolerance:g} lets actors and learners wait for each other for ever: {batch} "
                 f"samples are drawn at a time, and {inserted_at_once} env_steps inserted, for {inserts:g} samples; use "
@@ -85,11 +86,13 @@ class Limiter:
         begins at the border, so that no burst of updates follows a changed samples_per_insert.
         """
         total, sampled, balance = (
-            sum(part[name][0] for part in parts) for name in ("inserted", "sampled", "balance")
+            sum(part[name][0].item() for part in parts) for name in ("inserted", "sampled", "balance")
         )
         share = inserted / total if total else 0.0
         self.inserted, self.sampled = inserted, round(share * sampled)
-        balance = min(max(share * balance, -self._most), self._most)
+        # what waits for min_size first has to be able to insert up to there
+        most = self._most if inserted >= self._min_size else 0.0
+        balance = min(max(share * balance, -self._most), most)
         self._since = self.inserted, self.sampled, balance
 
     def _balance(self, more: int) -> float:

@@ -88,13 +88,11 @@ class Beginnings:
         return flags
 
     def enter_loaded(
-        self, column: int, slots: Slots, generations: Slots, leaves: npt.NDArray[np.float64]
+        self, column: int, slots: Slots, leaves: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
-        """Priorities of env_steps of a column that were loaded: `leaves`, that of new ones for new entries, else 0."""
+        """Priorities of a column's newest env_steps, which were loaded: as saved, or that of new ones; else 0."""
         complete = int(self._complete(np.array([column]))[0])
-        oldest = int(self._rings.written[column]) - self._rings.place.live
-        inside = (generations >= oldest) & (generations < complete)
-        begin = np.zeros(len(slots), bool)
-        begin[inside] = self._may_begin(slots[inside], generations[inside])
+        generations = self._rings.generations(slots)
+        begin = self._may_begin(slots, generations) & (generations < complete)
         self.entered[column] = max(complete, 0)
         return np.where(begin, np.where(leaves > 0, leaves, self._priorities.newest), 0.0)

@@ -28,7 +28,7 @@ def memory_state(memory: ReplayMemory) -> dict[str, Array]:
     state: dict[str, Array] = {_ROWS + name: array for name, array in rings.rows.items()}
     state |= {
         "env_columns": np.array(memory.env_columns, np.int64),
-        "geometry": np.array([place.rows, place.block, memory.layout.sequence_steps], np.int64),
+        "geometry": np.array([place.rows, place.live, place.block, memory.layout.sequence_steps], np.int64),
         "written": rings.written,
         "last_end": rings.last_end,
         "newest_obs": rings.newest_obs,
@@ -72,7 +72,7 @@ def load_parts(memory: ReplayMemory, parts: Sequence[Part]) -> None:
 def _load_column(memory: ReplayMemory, column: int, part: Part, source: int) -> None:
     """The newest env_steps of one environment, as many as fit."""
     rings, place = memory.rings, memory.rings.place
-    old_rows, old_block, old_length = part["geometry"].tolist()
+    old_rows, old_live, old_block, old_length = part["geometry"].tolist()
     if old_block != place.block and (old_length or memory.layout.sequence_steps):
         raise ValueError(
             f"algorithm.unroll_length={place.block} was {old_block} when the replay memory was saved, and its "
@@ -102,8 +102,9 @@ def _load_column(memory: ReplayMemory, column: int, part: Part, source: int) -> 
     memory.inserted_by_column[column] = part["inserted"][source]
     if isinstance(rings.observations, StackedFrames):
         rings.observations.load_column(part, column, source, new)
-    leaves = _powers(memory, part, part["leaves"][old])
-    memory.tree.leaves[new] = memory.beginnings.enter_loaded(column, new, generations + shift, leaves)
+    live = min(old_live, place.live)
+    new, leaves = new[-live:], _powers(memory, part, part["leaves"][old[-live:]])
+    memory.tree.leaves[new] = memory.beginnings.enter_loaded(column, new, leaves)
 
 
 def _powers(memory: ReplayMemory, part: Part, leaves: Array) -> Array:

@@ -37,14 +37,13 @@ def check_all(memory, envs, n):
     assert memory.entries == len(want)
     assert len(got["action"]) == len(want)
     by_obs = {obs: one for (obs, _), one in want.items()}
-    for index, obs in enumerate(got["obs"]):
-        one = by_obs.pop(obs.tobytes())
-        for name in ("obs", "next_obs", "action", "parameter_version"):
-            np.testing.assert_array_equal(got[name][index], one[name], err_msg=name)
-        for name in ("reward", "discount"):
-            np.testing.assert_allclose(got[name][index], one[name], rtol=1e-6, atol=1e-6, err_msg=name)
-        assert got["valid"][index]
+    ones = [by_obs.pop(obs.tobytes()) for obs in got["obs"]]
     assert not by_obs
+    assert got["valid"].all()
+    for name in ("obs", "next_obs", "action", "parameter_version"):
+        assert (got[name] == np.array([one[name] for one in ones])).all(), name
+    for name in ("reward", "discount"):
+        np.testing.assert_allclose(got[name], [one[name] for one in ones], 1e-6, 1e-6, err_msg=name)
 
 
 @pytest.mark.parametrize("n", [1, 3, 6])
@@ -53,7 +52,7 @@ def test_every_transition_is_there_and_exact(n):
     memory = make_memory(envs, capacity=3 * 17, n=n)
     for version in range(20):
         memory.insert(envs.trajectory(version=version))
-        if memory.entries:
+        if version % 4 == 3:
             check_all(memory, envs, n)
     assert memory.inserted == sum(step["valid"] for c in envs.columns.values() for step in c.steps)
 
@@ -67,6 +66,8 @@ def test_stacks_of_frames_come_back_exactly(frames, first):
         if version % 7 == 5:
             envs.lose(1, 3)
         memory.insert(envs.trajectory(version=version))
+        if version % 5 != 1:
+            continue
         check_all(memory, envs, 2)
     whole = make_memory(envs, capacity=2 * 13, n=2)
     assert memory.rings.rows["frames"].nbytes <= whole.rings.rows["obs"].nbytes * 1.5 / frames
@@ -104,21 +105,24 @@ def sequence_check(memory, envs, length, cross):
         for start, sequence in sequences(envs.columns[env], unroll, length, place.live, cross).items()
     }
     assert memory.entries == len(sample.slots) == len(want)
-    for index, (slot, generation) in enumerate(zip(sample.slots, sample.generations, strict=True)):
-        sequence = want[slot // place.rows, generation]
-        for step, row in enumerate(sequence):
-            assert got["valid"][step, index] == row["counts"]
-            if row.get("gap"):
-                continue
-            for name in ("obs", "action", "parameter_version"):
-                np.testing.assert_array_equal(got[name][step, index], row[name])
-            assert got["reward"][step, index] == np.float32(row["reward"])
-            for name in ("terminated", "truncated"):
-                assert got[name][step, index] == (row[name] and not row["cut"])
-        if not sequence[-1].get("gap"):
-            np.testing.assert_array_equal(got["obs"][length, index], sequence[-1]["after"])
-        if generation % unroll == 0:
-            np.testing.assert_array_equal(got["initial_state"][0, index], sequence[0]["initial_state"])
+    rows = [
+        want[slot // place.rows, generation]
+        for slot, generation in zip(sample.slots, sample.generations, strict=True)
+    ]
+    steps = list(zip(*rows, strict=True))
+    assert (got["valid"] == [[row["counts"] for row in step] for step in steps]).all()
+    there = np.array([["gap" not in row for row in step] for step in steps])
+    for name in ("obs", "action", "reward", "parameter_version"):
+        all_of = [np.stack([row[name] for row in step if "gap" not in row]) for step in steps]
+        for step, (mask, values) in enumerate(zip(there, all_of, strict=True)):
+            assert (got[name][step][mask] == values.astype(got[name].dtype)).all(), name
+    for name in ("terminated", "truncated"):
+        ends = [[bool(row.get(name)) and not row["cut"] for row in step] for step in steps]
+        assert (got[name] == ends).all(), name
+    after = np.stack([row["after"] for row in steps[-1] if "gap" not in row])
+    assert (got["obs"][length][there[-1]] == after).all()
+    states = [(index, row["initial_state"]) for index, row in enumerate(steps[0]) if row["start"]]
+    assert (got["initial_state"][0, [index for index, _ in states]] == [state for _, state in states]).all()
 
 
 @pytest.mark.parametrize("cross", [False, True])
@@ -132,7 +136,8 @@ def test_sequences_cross_neither_the_cursor_nor_an_episode(cross, frames):
         if version % 8 == 5:
             envs.lose(0, 2)
         memory.insert(envs.trajectory(version=version))
-        sequence_check(memory, envs, 12, cross)
+        if version % 3 == 0 and version > 3:
+            sequence_check(memory, envs, 12, cross)
 
 
 def test_every_env_step_of_short_episodes_is_in_a_sequence():
