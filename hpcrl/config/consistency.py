@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from hpcrl.config.algorithms import SurrogateConfig
 from hpcrl.config.off_policy import ActionValueConfig, R2D2Config
+from hpcrl.config.replay_consistency import check_replay
 
 if TYPE_CHECKING:
     from hpcrl.config.run import RunConfig
@@ -25,6 +26,7 @@ def check_consistency(run: RunConfig) -> None:
     _check_precision(run)
     _check_gradients(run)
     _check_reuse(run)
+    check_replay(run)
     if run.algorithm.uses_replay:
         _check_replayed(run)
     if isinstance(run.algorithm, ActionValueConfig):
@@ -204,6 +206,7 @@ def _check_device(run: RunConfig) -> None:
 
 def _check_pipeline(run: RunConfig) -> None:
     ranks, lag, batch = run.ranks, run.lag, run.batch_trajectories
+    replayed = run.algorithm.uses_replay
     added = lag.max_lag - run.max_lag_when_new
     reused = f" more than the {added} updates that batches are reused for" if added else ""
     for key, count in (("ranks.actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
@@ -219,7 +222,7 @@ def _check_pipeline(run: RunConfig) -> None:
         )
     if run.deterministic and lag.overdue == "drop":
         raise ValueError("deterministic=true needs lag.overdue=wait: what is dropped depends on timing")
-    if run.max_lag_when_new < lag.publish_every_updates - 1:
+    if run.max_lag_when_new < lag.publish_every_updates - 1 and not replayed:
         raise ValueError(
             f"lag.max_lag={lag.max_lag} is less than lag.publish_every_updates - 1 = "
             f"{lag.publish_every_updates - 1}{reused}: the actors would wait for ever; raise max_lag"

@@ -85,6 +85,11 @@ class RunConfig(Config):
         )
 
     @property
+    def gives_priorities(self) -> bool:
+        """Actors give the first priorities of what they send to a replay memory."""
+        return isinstance(self.algorithm, OffPolicyConfig) and self.algorithm.gives_priorities
+
+    @property
     def max_lag_when_new(self) -> int:
         """Largest lag of an env_step that is trained on for the first time: what its further uses leave of max_lag."""
         batches, uses = self.algorithm.buffer

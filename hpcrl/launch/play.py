@@ -23,6 +23,7 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
+from hpcrl.launch.memory import memory_limit, replay_bytes, too_large
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
@@ -71,6 +72,7 @@ def play(
     specs = _agree(
         world, specs_rank, lambda: make_specs(config, device), "making an environment for its spaces", board
     )
+    _refuse_large_memory(world, config, specs[1])
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
@@ -176,9 +178,23 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
     return answer[1]
 
 
+def _refuse_large_memory(world: World, config: RunConfig, spec: TrajectorySpec) -> None:
+    """Raise Refused, on all ranks, where replay memories would not fit a node. Collective over the world."""
+    nodes, here = [seat["node"] for seat in world.seats], world.seats[world.rank]["node"]
+    refusal = ""
+    try:
+        nbytes = replay_bytes(config, world.plan, nodes, here, spec)
+        refusal = too_large(config, here, nbytes, memory_limit())
+    except ConfigError as error:
+        refusal = str(error)
+    for said in world.comm.allgather(refusal):
+        if said:
+            raise Refused(said)
+
+
 def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and of what actors send, and the number of parameters."""
-    from hpcrl.algorithms import make_algorithm, stored_spec
+    from hpcrl.algorithms import make_algorithm, refuse_unknown_exploration, stored_spec
     from hpcrl.envs import make_env_spec
 
     env = make_env_spec(config.env)
@@ -189,6 +205,7 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
         raise ConfigError(
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
+    refuse_unknown_exploration(config, algorithm)
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
     layout = stored_spec(config, env, algorithm, columns)
     if config.algorithm.sends_gradients:
@@ -229,7 +246,7 @@ def _make_session(
         config=config,
         env_spec=specs[0],
         trajectory_spec=specs[1],
-        arenas=open_arenas(world, specs[1]),
+        arenas=open_arenas(world, specs[0], specs[1]),
         parameters=ParameterExchange(world, specs[2]),
         control=control,
         cuts=Cuts(world, config, control, *start),

@@ -1,0 +1,229 @@
+"""One shard of the replay memory: what actors sent, and samples of it. Local: no MPI, no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hpcrl.config import ReplayConfig
+from hpcrl.data.priorities import Priorities
+from hpcrl.data.replay_beginnings import Beginnings
+from hpcrl.data.replay_layout import ReplayLayout, predicted_bytes, stored_fields
+from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Rings
+from hpcrl.data.sum_tree import SumTree
+from hpcrl.data.trajectory import Trajectory
+
+__all__ = ["ReplayLayout", "ReplayMemory", "Sample", "predicted_bytes"]
+
+Array = npt.NDArray[Any]
+Slots = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What was drawn: entries of the memory, transitions or sequences."""
+
+    slots: npt.NDArray[np.int64]
+    """[count], in rising order"""
+    generations: npt.NDArray[np.int64]
+    """[count]: what a slot held when it was drawn; another number is there once it was replaced."""
+    weights: npt.NDArray[np.float32]
+    """[count]: (share * P)^-beta with P the probability within this shard; not divided by the largest."""
+
+
+class ReplayMemory:
+    """A ring of env_steps for each environment, with n-step transitions or sequences drawn from it.
+
+    Each observation is stored once, and of a stack of frames (config.frame_stack) only the newest frame. An entry is
+    known by the slot of its first env_step, and has a priority once all it needs is there.
+    """
+
+    def __init__(
+        self,
+        layout: ReplayLayout,
+        config: ReplayConfig,
+        env_columns: Sequence[int],
+        rng: np.random.Generator,
+        *,
+        gamma: float,
+        reward_scale: float = 1.0,
+        reward_clip: float | None = None,
+        priority_mix: float = 0.9,
+        cross_episodes: bool = False,
+    ) -> None:
+        """`env_columns`: global indices of the environments, layout.num_columns of them.
+
+        priority_mix: eta of the first priority of a sequence, eta * max + (1 - eta) * mean of its valid env_steps'.
+        cross_episodes: a sequence goes on after an episode's end (the reset step is not valid, the state begins
+        anew there); False: its env_steps after an end are not valid, and sequences begin at every reset step, too.
+        Raises ValueError naming the keys where the capacity is too small for a single sample.
+        """
+        from hpcrl.data import replay_kernels
+
+        if len(env_columns) != layout.num_columns:
+            raise ValueError(f"{len(env_columns)} environments for a layout of {layout.num_columns}")
+        self.layout, self.config, self.env_columns, self.rng = layout, config, list(env_columns), rng
+        self.rings = Rings(layout, config)
+        self.tree = SumTree(self.rings.place.total_rows)
+        self.priorities = Priorities(config)
+        self.beginnings = Beginnings(self.rings, layout, self.priorities, priority_mix, cross_episodes)
+        self.inserted_by_column = np.zeros(layout.num_columns, np.int64)
+        self.size = 0
+        """Valid env_steps held now."""
+        self.entries = 0
+        """Transitions or sequences that can be drawn now; `sample` needs at least one."""
+        self.stale_updates = 0
+        """Priorities that came for entries replaced meanwhile, and were left out."""
+        self._kernels = replay_kernels
+        self._index = {env: column for column, env in enumerate(env_columns)}
+        self._discounts = gamma ** np.arange(layout.steps_ahead + 1, dtype=np.float64)
+        self._reward_scale, self._reward_clip = reward_scale, reward_clip
+
+    @property
+    def inserted(self) -> int:
+        """Valid env_steps ever inserted, those of earlier attempts too."""
+        return int(self.inserted_by_column.sum())
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of everything allocated."""
+        return self.rings.nbytes + self.tree.nbytes
+
+    @property
+    def refused_priorities(self) -> int:
+        """Priorities that were negative or not finite, and were left out."""
+        return self.priorities.refused
+
+    def insert(self, trajectory: Trajectory) -> None:
+        """Copy the used columns of a trajectory into the rings; what is oldest there makes room.
+
+        Its environments are those of its header. Where its first observation is not the last one of that environment
+        (env_steps between were lost), the env_step before counts as truncated.
+        """
+        first, count = int(trajectory.header["first_env"]), int(trajectory.header["num_envs"])
+        columns = np.array([self._index[env] for env in range(first, first + count)], np.int64)
+        fields = {name: array[:, :count] for name, array in trajectory.fields.items()}
+        flags = fields["terminated"] * np.uint8(TERMINATED)
+        flags |= fields["truncated"] * np.uint8(TRUNCATED)
+        flags |= fields["valid"] * np.uint8(VALID)
+        broken = self.rings.broken(columns, fields["obs"][0])
+        if broken.any():
+            self.rings.end_episode(columns[broken])
+            self._append(columns[broken], *self.rings.filling(columns[broken], fields["obs"][0, broken]))
+        self._append(columns, fields, flags)
+        self.inserted_by_column[columns] += fields["valid"].sum(axis=0)
+
+    def sample(self, count: int, beta: float = 0.0, share: float = 1.0) -> Sample:
+        """Draw `count` entries with replacement, one from each of `count` equal parts of the priorities' sum.
+
+        share: the part of the whole batch that this shard fills; its entries are `share` as likely as by P alone.
+        Raises RuntimeError where there is no entry.
+        """
+        if not self.entries:
+            raise RuntimeError("a sample was asked of a replay memory without a single entry")
+        slots = self.tree.draw(count, self.rng)
+        probability = self.tree.leaves[slots] * (share / self.tree.total)
+        return Sample(slots, self.rings.generations(slots), (probability**-beta).astype(np.float32))
+
+    def gather(self, sample: Sample, out: Trajectory, columns: slice) -> None:
+        """Write what was drawn to the `columns` of `out` (of transition_spec or sequence_spec).
+
+        Before the next `insert`: raises RuntimeError for an entry that is not there any more.
+        """
+        if not np.array_equal(self.rings.generations(sample.slots), sample.generations):
+            raise RuntimeError(
+                "entries of the replay memory were replaced between their sampling and gathering"
+            )
+        fields = {name: array[:, columns] for name, array in out.fields.items()}
+        fields["weight"][0] = sample.weights
+        if self.layout.sequence_steps:
+            self._gather_sequences(sample.slots, fields)
+        else:
+            self._gather_transitions(sample.slots, fields)
+
+    def update_priorities(self, sample: Sample, td: npt.NDArray[np.float32]) -> None:
+        """New priorities |TD error| [count] of what was drawn before; the last one counts for an entry drawn twice."""
+        same = self.rings.generations(sample.slots) == sample.generations
+        same &= self.tree.leaves[sample.slots] > 0
+        self.stale_updates += len(same) - int(np.count_nonzero(same))
+        same[same] = self.priorities.accept(td[same])
+        self.tree.assign(sample.slots[same], self.priorities.powers(td[same]))
+
+    def state(self) -> dict[str, Array]:
+        """Everything, for a checkpoint: views of the memory itself, to be written before the next call."""
+        from hpcrl.data.replay_state import memory_state
+
+        return memory_state(self)
+
+    def load(self, parts: Sequence[Mapping[str, Array]]) -> None:
+        """Take this shard's environments out of what the shards of another attempt had, however many those were.
+
+        The random stream goes on where one of them had the same environments; else it stays as given. Raises ValueError
+        naming the keys where that cannot be.
+        """
+        from hpcrl.data.replay_state import load_parts
+
+        load_parts(self, parts)
+
+    def close(self) -> None:
+        """Free the memory and the files it lies in."""
+        del self.rings, self.tree
+
+    def _append(self, columns: Slots, fields: dict[str, Array], flags: Array) -> None:
+        """Store env_steps; what is too old is no entry from here on, and what has all it needs is one."""
+        place = self.rings.place
+        leaving = self.rings.written[columns] - place.live + np.arange(place.block)[:, None]
+        old = self.rings.slots(columns, leaving)[leaving >= 0]
+        self.size -= int(np.count_nonzero(self.rings.flags[old] & VALID))
+        self.entries -= int(np.count_nonzero(self.tree.leaves[old]))
+        self.rings.append(columns, fields, flags)
+        self.size += int(np.count_nonzero(flags & VALID))
+        new, priorities = self.beginnings.enter(columns)
+        self.entries += len(new)
+        values = np.concatenate([np.zeros(len(old)), priorities])
+        self.tree.assign(np.concatenate([old, new]), values)
+
+    def _gather_transitions(self, slots: Slots, fields: dict[str, Array]) -> None:
+        rings, count = self.rings, len(slots)
+        steps = np.empty(count, np.int64)
+        scaling = self._reward_scale, np.inf if self._reward_clip is None else self._reward_clip
+        self._kernels.look_ahead(
+            slots,
+            rings.place.rows,
+            rings.flags,
+            rings.rows["reward"],
+            scaling,
+            self._discounts,
+            fields["reward"][0],
+            fields["discount"][0],
+            steps,
+        )
+        rings.read_observations(slots, fields["obs"][0])
+        rings.read_observations_after(slots, steps, fields["next_obs"][0])
+        for name in ("action", "parameter_version"):
+            fields[name][0] = rings.rows[name][slots]
+        fields["valid"][0] = True
+
+    def _gather_sequences(self, slots: Slots, fields: dict[str, Array]) -> None:
+        rings, block = self.rings, self.rings.place.block
+        flags = self.beginnings.sequence_flags(slots)
+        for name, bit in (("terminated", TERMINATED), ("truncated", TRUNCATED), ("valid", VALID)):
+            fields[name][...] = flags & bit
+        for step in range(len(flags)):
+            rings.read_observations(rings.after(slots, step), fields["obs"][step])
+        rings.read_observations_after(slots, len(flags), fields["obs"][-1])
+        for field in stored_fields(self.layout):
+            if field.start_only:
+                fields[field.name][0] = rings.rows[field.name][slots // block]
+            else:
+                places = rings.after(slots, np.arange(len(flags))[:, None])
+                fields[field.name][...] = rings.rows[field.name][places]
+        clip, scale = self._reward_clip, np.float32(self._reward_scale)
+        reward = fields["reward"]
+        if clip is not None:
+            np.clip(reward, -clip, clip, out=reward)
+        reward *= scale
