@@ -65,7 +65,8 @@ class ActionValueAlgorithm(OffPolicyAlgorithm):
             with self.target.using():
                 values = self.network(next_obs)
             learned = self.network(next_obs) if self.config.double else values
-            target = one["reward"] + one["discount"] * self.next_value(values, learned)
+            reward = one["reward"].masked_fill(~valid, 0.0)
+            target = reward + one["discount"] * self.next_value(values, learned)
         value = self.network(one["obs"]).gather(1, one["action"].unsqueeze(1)).squeeze(1)
         losses = (one["weight"] * huber_loss(value, target)).masked_fill(~valid, 0.0)
         self.measure(metrics, valid, losses, value, target)
