@@ -29,8 +29,20 @@ class Transitions(NamedTuple):
     next_obs: Tensor
     discount: Tensor
     weight: Tensor
+    valid: Tensor
     noise: Tensor
     """float32 [N, noises, size], standard normal"""
+
+
+class CriticsLoss(NamedTuple):
+    """Of N transitions; what is not valid is 0, but for the value."""
+
+    losses: Tensor
+    """[N], with the weights; the gradient flows"""
+    value: Tensor
+    """[N], mean of the critics"""
+    td_error: Tensor
+    """[N], mean of the critics' absolute errors"""
 
 
 class ContinuousAlgorithm(OffPolicyAlgorithm):
@@ -144,13 +156,17 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
         """The fields [1, N, ...] of some columns."""
         return Transitions(*(fields[name][0] for name in Transitions._fields))
 
-    def critics_loss(self, batch: Transitions, target: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Loss [N] of all critics together, and |TD error| [N], their mean; `features`: as encoded by the critics.
+    def critics_loss(self, batch: Transitions, target: Tensor, features: Tensor) -> CriticsLoss:
+        """Of all critics together: 0.5 * weight * sum_i (Q_i - target)^2.
 
-        weight * 0.5 * sum_i (Q_i - target)^2
+        `target` [N]; `features`: of the observations, as the critics encode them.
         """
-        error = self.network.critics.forward(features, batch.action) - target
-        return error.square().sum(0) * (0.5 * batch.weight), error.detach().abs().mean(0)
+        values = self.network.critics.forward(features, batch.action)
+        errors = values - target
+        losses = errors.square().sum(0) * (0.5 * batch.weight)
+        invalid = ~batch.valid
+        td_error = errors.detach().abs().mean(0).masked_fill(invalid, 0.0)
+        return CriticsLoss(losses.masked_fill(invalid, 0.0), values.detach().mean(0), td_error)
 
     def _chosen(self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool) -> npt.NDArray[Any]:
         with torch.inference_mode():

@@ -32,12 +32,20 @@ class SAC(ContinuousAlgorithm):
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = SACConfig
-    metric_names: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss", "entropy")
+    metric_names: ClassVar[tuple[str, ...]] = (
+        "value_loss",
+        "q_value",
+        "q_target",
+        "td_error",
+        "policy_loss",
+        "entropy",
+    )
     noises = 2
     config: SACConfig
 
     def __init__(self, config: SACConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
         super().__init__(config, env, model, seed, outputs=2, temperature=config.initial_temperature)
+        self.network.policy.head.bias.data[self._size :] = model.initial_log_std
         self._log_temperature = self.network.temperature.log
         self._target_entropy = -float(self._size) if config.target_entropy is None else config.target_entropy
 
@@ -69,15 +77,18 @@ class SAC(ContinuousAlgorithm):
                 batch.reward, batch.discount, next_values, -temperature * next_log_prob
             )
         features = self.network.critics.encode(batch.obs)
-        value_loss, td_error = self.critics_loss(batch, target, features)
+        critic = self.critics_loss(batch, target, features)
         action, log_prob = self.sample(batch.obs, batch.noise[:, 1])
+        log_prob = log_prob.masked_fill(~batch.valid, 0.0)
         values = self.network.critics.forward(features.detach(), action, frozen=True)
-        policy_loss = temperature * log_prob - values.amin(0)
-        total = value_loss.sum() + policy_loss.sum()
+        policy_loss = temperature * log_prob - values.amin(0).masked_fill(~batch.valid, 0.0)
+        total = critic.losses.sum() + policy_loss.sum()
+        mask = batch.valid.to(torch.float32)
         if self.config.auto_temperature:
-            total = total + temperature_loss(self._log_temperature, log_prob, self._target_entropy).sum()
-        metrics.add(torch.ones_like(td_error), value_loss, policy_loss, -log_prob)
-        return Loss(total, len(td_error), td_error)
+            total = total + temperature_loss(self._log_temperature, log_prob, self._target_entropy).dot(mask)
+        metrics.add(mask, critic.losses, critic.value, target, critic.td_error, policy_loss, -log_prob)
+        metrics.add_values(mask, critic.value, target)
+        return Loss(total, int(batch.valid.sum()), critic.td_error)
 
     def rates(self, learning_rate: float, update: int) -> Sequence[float | None]:
         """As OneNetworkAlgorithm.rates: of policy, critics and temperature."""

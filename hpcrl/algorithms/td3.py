@@ -1,4 +1,4 @@
-"""TD3 (Fujimoto et al. 2018): off-policy learning of a deterministic policy; DDPG (Lillicrap et al. 2016) by its keys."""
+"""TD3 (Fujimoto et al. 2018): a deterministic policy, learned off-policy; by its keys DDPG (Lillicrap et al. 2016)."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class TD3(ContinuousAlgorithm):
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = TD3Config
-    metric_names: ClassVar[tuple[str, ...]] = ("value_loss", "policy_loss")
+    metric_names: ClassVar[tuple[str, ...]] = ("value_loss", "q_value", "q_target", "td_error", "policy_loss")
     noises = 1
     config: TD3Config
 
@@ -63,14 +63,17 @@ class TD3(ContinuousAlgorithm):
             next_values = critics.forward(critics.encode(batch.next_obs), next_action)
             target = least_value_target(batch.reward, batch.discount, next_values)
         features = critics.encode(batch.obs)
-        value_loss, td_error = self.critics_loss(batch, target, features)
-        total, policy_loss = value_loss.sum(), torch.zeros_like(td_error)
+        critic = self.critics_loss(batch, target, features)
+        total, policy_loss = critic.losses.sum(), torch.zeros_like(target)
         if self._steps_policy:
             action = policy.forward(batch.obs).tanh()
-            policy_loss = -critics.forward(features.detach(), action, frozen=True)[0]
+            value = critics.forward(features.detach(), action, frozen=True)[0]
+            policy_loss = -value.masked_fill(~batch.valid, 0.0)
             total = total + policy_loss.sum()
-        metrics.add(torch.ones_like(td_error), value_loss, policy_loss)
-        return Loss(total, len(td_error), td_error)
+        mask = batch.valid.to(torch.float32)
+        metrics.add(mask, critic.losses, critic.value, target, critic.td_error, policy_loss)
+        metrics.add_values(mask, critic.value, target)
+        return Loss(total, int(batch.valid.sum()), critic.td_error)
 
     def rates(self, learning_rate: float, update: int) -> Sequence[float | None]:
         """As OneNetworkAlgorithm.rates: the policy waits for its turn."""

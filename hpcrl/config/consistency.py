@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcrl.config.algorithms import SurrogateConfig
+from hpcrl.config.continuous import ContinuousConfig, check_continuous
 from hpcrl.config.off_policy import ActionValueConfig, R2D2Config
 from hpcrl.config.replay_consistency import check_replay
 
@@ -31,6 +32,8 @@ def check_consistency(run: RunConfig) -> None:
         _check_replayed(run)
     if isinstance(run.algorithm, ActionValueConfig):
         _check_action_values(run, run.algorithm)
+    if isinstance(run.algorithm, ContinuousConfig):
+        check_continuous(run, run.algorithm)
     if run.faults.actor_death == "continue" and (run.deterministic or run.scheme == "synchronous"):
         key = "deterministic=true" if run.deterministic else "scheme=synchronous"
         raise ValueError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Literal, Self
 
 from pydantic import Field, model_validator
 
 from hpcrl.config.off_policy import OffPolicyConfig
+
+if TYPE_CHECKING:
+    from hpcrl.config.run import RunConfig
 
 
 class ContinuousConfig(OffPolicyConfig):
@@ -102,3 +105,34 @@ class DDPGConfig(TD3Config):
     """The target networks follow the learned ones every so many updates."""
     target_noise: float = Field(0.0, ge=0)
     """Standard deviation of what is added to the target policy's actions; 0: the paper's."""
+
+
+def check_continuous(run: RunConfig, algorithm: ContinuousConfig) -> None:
+    """Raises ValueError for a model that the algorithm has no use for. Pure."""
+    name, model = algorithm.name, run.model
+    if model.shared_torso:
+        raise ValueError(
+            f"model.shared_torso=true is not there with algorithm.name={name}, whose policy and critics each have a "
+            "torso of their own; use model.shared_torso=false"
+        )
+    if model.recurrent != "none":
+        raise ValueError(
+            f"model.recurrent={model.recurrent} does not fit algorithm.name={name}, which learns from single "
+            "transitions; use model.recurrent=none"
+        )
+    if isinstance(algorithm, SACConfig):
+        if model.action_distribution == "gaussian":
+            raise ValueError(
+                f"model.action_distribution=gaussian does not fit algorithm.name={name}, whose policy is a "
+                "tanh_gaussian; use model.action_distribution=auto"
+            )
+        return
+    for key, value, neutral in (
+        ("action_distribution", model.action_distribution, "auto"),
+        ("initial_log_std", f"{model.initial_log_std:g}", "0"),
+    ):
+        if value != neutral:
+            raise ValueError(
+                f"model.{key}={value} has no effect with algorithm.name={name}, whose policy is deterministic; use "
+                f"model.{key}={neutral}, and algorithm.exploration_noise for how it explores"
+            )

@@ -102,7 +102,8 @@ def least_value_target(
     eq. 2 and 3, the bonus being -temperature * log_prob of the next action).
 
     Args:
-        reward, discount: float [N]; discount is 0 after a terminated episode.
+        reward: float [N].
+        discount: float [N], 0 after a terminated episode.
         next_values: float [K, N], of K target critics.
         entropy_bonus: float [N].
     """

@@ -66,6 +66,7 @@ UPDATES = Table(
         ),
         Column("q_target", "f8", "1", "mean", "what these values were trained towards"),
         Column("td_error", "f8", "1", "mean", "absolute difference of q_target and q_value"),
+        Column("temperature", "f8", "reward/nat", "same", "weight of the entropy, after the update (SAC)"),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
         Column(
