@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, rows, whole_columns
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, whole_columns
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.gradient import GradientStep, ReducedGradient
 from hpcrl.algorithms.metrics import Metrics
+from hpcrl.algorithms.one_network import rows
 from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,

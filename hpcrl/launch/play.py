@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,12 +23,13 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
+from hpcrl.launch.memory import memory_limit, replay_bytes, too_large
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.cut import Cuts
-from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
 from hpcrl.roles.session import RoleLoop, Session, run_roles
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.resume import ResumeMode
@@ -70,6 +72,7 @@ def play(
     specs = _agree(
         world, specs_rank, lambda: make_specs(config, device), "making an environment for its spaces", board
     )
+    _refuse_large_memory(world, config, specs[1])
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
@@ -175,9 +178,23 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
     return answer[1]
 
 
+def _refuse_large_memory(world: World, config: RunConfig, spec: TrajectorySpec) -> None:
+    """Raise Refused, on all ranks, where replay memories would not fit a node. Collective over the world."""
+    nodes, here = [seat["node"] for seat in world.seats], world.seats[world.rank]["node"]
+    refusal = ""
+    try:
+        nbytes = replay_bytes(config, world.plan, nodes, here, spec)
+        refusal = too_large(config, here, nbytes, memory_limit())
+    except ConfigError as error:
+        refusal = str(error)
+    for said in world.comm.allgather(refusal):
+        if said:
+            raise Refused(said)
+
+
 def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and of what actors send, and the number of parameters."""
-    from hpcrl.algorithms import make_algorithm, stored_spec
+    from hpcrl.algorithms import make_algorithm, refuse_unknown_exploration, stored_spec
     from hpcrl.envs import make_env_spec
 
     env = make_env_spec(config.env)
@@ -188,6 +205,7 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
         raise ConfigError(
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
+    refuse_unknown_exploration(config, algorithm)
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
     layout = stored_spec(config, env, algorithm, columns)
     if config.algorithm.sends_gradients:
@@ -206,11 +224,15 @@ def _make_session(
     roll: RollCall,
 ) -> tuple[Session, RecordSender | RecordReceiver]:
     records: RecordSender | RecordReceiver
+    control = Control(world, flag)
     if results:
         writer = results[0].writer
-        records = RecordReceiver(world, writer.add, roll.take)
+        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
+        marks = Marks(learners, writer.flush, control.send_rows)
+        records = RecordReceiver(world, writer.add, roll.take, marks.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records
+        mark_rows: Callable[[int], None] = partial(marks.take, world.rank)
 
         def poll_records() -> bool:
             writer.poll()
@@ -218,13 +240,13 @@ def _make_session(
     else:
         records = RecordSender(world)
         record, start_clock, poll_records = records.add, _no_clock, records.poll
-    control = Control(world, flag)
+        mark_rows = records.mark
     session = Session(
         world=world,
         config=config,
         env_spec=specs[0],
         trajectory_spec=specs[1],
-        arenas=open_arenas(world, specs[1]),
+        arenas=open_arenas(world, specs[0], specs[1]),
         parameters=ParameterExchange(world, specs[2]),
         control=control,
         cuts=Cuts(world, config, control, *start),
@@ -234,6 +256,7 @@ def _make_session(
         start_clock=start_clock,
         report=board.report,
     )
+    session.cuts.mark_rows = mark_rows
     return session, records
 
 

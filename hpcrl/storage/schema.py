@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hpcrl.storage.columns import Column, Rows, Table
+from hpcrl.storage.replay_table import REPLAY
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "Column", "Rows", "Table"]
 
@@ -15,7 +16,7 @@ _ENV_STEPS = Column(
     "i8",
     "env_step",
     "sum",
-    "valid env_steps trained on so far, over all environments and attempts",
+    "valid env_steps trained on so far (with a replay memory: inserted there), over all environments and attempts",
 )
 _TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
 _ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
@@ -60,6 +61,12 @@ UPDATES = Table(
                 ("max", "largest"),
             )
         ),
+        Column(
+            "q_value", "f8", "1", "mean", "value of the actions trained on, as the learned network has it"
+        ),
+        Column("q_target", "f8", "1", "mean", "what these values were trained towards"),
+        Column("td_error", "f8", "1", "mean", "absolute difference of q_target and q_value"),
+        Column("temperature", "f8", "reward/nat", "same", "weight of the entropy, after the update (SAC)"),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
         Column(
@@ -143,7 +150,11 @@ EPISODES = Table(
     "episodes",
     (
         Column(
-            "env_steps", "i8", "env_step", "each", "valid env_steps trained on when the episode was logged"
+            "env_steps",
+            "i8",
+            "env_step",
+            "each",
+            "env_steps of the run, as in `updates`, when the episode was logged",
         ),
         _TIME,
         Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
@@ -237,6 +248,18 @@ EVENTS = Table(
 
 TABLES: dict[str, Table] = {
     table.name: table
-    for table in (UPDATES, LAG, TRAJECTORIES, EPISODES, TIMERS, EDGES, EVALUATION, LEARNERS, RANKS, EVENTS)
+    for table in (
+        UPDATES,
+        LAG,
+        TRAJECTORIES,
+        REPLAY,
+        EPISODES,
+        TIMERS,
+        EDGES,
+        EVALUATION,
+        LEARNERS,
+        RANKS,
+        EVENTS,
+    )
 }
 """Every table of a result file, by name."""

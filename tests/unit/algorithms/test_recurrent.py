@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm
-from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm, rows
+from hpcrl.algorithms.actor_critic import ActorCriticAlgorithm
+from hpcrl.algorithms.one_network import rows
 from hpcrl.algorithms.ppo import PPO
 from hpcrl.config import ConfigError, ModelConfig, PPOConfig, RunConfig, SurrogateConfig
 from hpcrl.data.specs import trajectory_spec

@@ -6,25 +6,30 @@ from pydantic import ValidationError
 from hpcrl.config import (
     A2CConfig,
     A3CConfig,
+    ActionValueConfig,
     ActorCriticConfig,
     AlgorithmConfig,
+    ApexConfig,
     BudgetConfig,
     CheckpointConfig,
     CommConfig,
     ComponentConfig,
     Config,
     DecoupledPPOConfig,
+    DQNConfig,
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
     ImpactConfig,
     ImpalaConfig,
+    LadderConfig,
     LagConfig,
     LogConfig,
     ModelConfig,
     OffPolicyConfig,
     PlainGradientConfig,
     PPOConfig,
+    R2D2Config,
     RanksConfig,
     ReductionConfig,
     ReplayConfig,
@@ -65,6 +70,13 @@ OF_SURROGATES = OF_ALL | {
     "normalize_advantages": False,
     "target_kl": 0.02,
 }
+OF_REPLAY = {name: OF_ALL[name] for name in OF_ALL if name in OffPolicyConfig.model_fields} | {
+    "batch_size": 96,
+    "target_update_updates": 7,
+    "target_tau": 0.5,
+}
+OF_VALUES = OF_REPLAY | {"double": False, "dueling": False, "n_step": 2}
+OF_LADDER = OF_VALUES | {"epsilon_base": 0.5, "epsilon_exponent": 3.0}
 SECTIONS = [
     EnvConfig(
         id="Pong-v5",
@@ -168,6 +180,15 @@ SECTIONS = [
         normalize_advantages=False,
         target_kl=0.01,
     ),
+    ApexConfig(**OF_LADDER),
+    DQNConfig(**OF_VALUES, epsilon_end=0.01, epsilon_env_steps=500),
+    R2D2Config(
+        **OF_LADDER,
+        burn_in_steps=5,
+        trained_steps=10,
+        priority_eta=0.5,
+        rescale_epsilon=None,
+    ),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
@@ -224,7 +245,7 @@ SECTIONS = [
 CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
 """By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = tuple(type(section) for section in SECTIONS if isinstance(section, AlgorithmConfig))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -263,7 +284,15 @@ def all_sections():
     return found[1:]
 
 
-BASES = {AlgorithmConfig, ActorCriticConfig, OffPolicyConfig, PlainGradientConfig, SurrogateConfig}
+BASES = {
+    ActionValueConfig,
+    ActorCriticConfig,
+    AlgorithmConfig,
+    LadderConfig,
+    OffPolicyConfig,
+    PlainGradientConfig,
+    SurrogateConfig,
+}
 
 
 def test_the_sections_are_all_tested():
@@ -284,13 +313,21 @@ def test_every_field_has_a_docstring(section):
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
     few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
+    model = BY_TYPE[ModelConfig]
+    if algorithm.uses_replay:
+        algorithm = algorithm.model_copy(update={"batch_trajectories": None})
+        recurrent = "lstm" if algorithm.sequence_steps else "none"
+        model = model.model_copy(
+            update={"shared_torso": True, "recurrent": recurrent, "action_distribution": "auto"}
+        )
     run = RunConfig(
         name="All.of_it-1",
         scheme="pipeline",
         seed=2**40,
         env=BY_TYPE[EnvConfig],
-        model=BY_TYPE[ModelConfig],
+        model=model,
         algorithm=algorithm,
+        replay=BY_TYPE[ReplayConfig],
         ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
         lag=BY_TYPE[LagConfig],
         budget=BY_TYPE[BudgetConfig],
