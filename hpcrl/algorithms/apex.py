@@ -34,6 +34,7 @@ class Apex(ActionValueAlgorithm):
         """
         trajectory = {name: self.here(values) for name, values in fields.items()}
         with torch.inference_mode():
+            trajectory["reward"] = self.training_reward(trajectory["reward"])
             values = self.trajectory_values(trajectory)
             target = self.sequence_targets(trajectory, values, values)
             value = values[:-1].gather(-1, trajectory["action"].unsqueeze(-1)).squeeze(-1)
@@ -47,14 +48,15 @@ class Apex(ActionValueAlgorithm):
         return values.view(*obs.shape[:2], -1)
 
     def sequence_targets(self, fields: Mapping[str, Tensor], values: Tensor, learned: Tensor) -> Tensor:
-        """n-step targets [T, B] of a sequence's env_steps; `values` and `learned` [T+1, B, actions] as of next_value.
+        """n-step targets [T, B] of a sequence's env_steps, with rewards as they are trained on.
 
+        `values` and `learned` [T+1, B, actions] are those of `next_value`.
         Rescaled where values are: h(n-step return with h^-1 of the values), Kapturowski et al. 2019, section 2.3.
         """
         rescaling = self.config.rescaling
         next_value = self.next_value(values[1:], learned[1:])
         returns = n_step_returns(
-            self.training_reward(fields["reward"]).masked_fill(~fields["valid"], 0.0),
+            fields["reward"].masked_fill(~fields["valid"], 0.0),
             next_value if rescaling is None else rescale_inverse(next_value, rescaling),
             fields["terminated"],
             fields["truncated"],

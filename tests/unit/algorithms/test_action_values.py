@@ -228,6 +228,14 @@ def test_burning_in_ends_where_the_unrolled_sequence_is(model: ModelConfig) -> N
     assert nothing.shape == (0, network.state_size)
 
 
+def test_rewards_of_sequences_are_trained_on_as_they_come() -> None:
+    """The replay memory has clipped and scaled them."""
+    config = R2D2_CONFIG.with_overrides(["reward_clip=0.1", "reward_scale=0.5"])
+    plain, scaled = (R2D2(one, DISCRETE, LSTM, 0) for one in (R2D2_CONFIG, config))
+    fields = dict(replayed(plain, DISCRETE, 4, 0).fields)
+    assert torch.equal(loss_of(plain, fields).total, loss_of(scaled, fields).total)
+
+
 def loss_of(algorithm: R2D2, fields: dict[str, torch.Tensor]) -> Any:
     return algorithm.loss(fields, metrics_of(algorithm))
 
