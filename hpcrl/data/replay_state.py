@@ -50,7 +50,8 @@ def load_parts(memory: ReplayMemory, parts: Sequence[Part]) -> None:
         for part in parts
         for column, env in enumerate(np.asarray(part["env_columns"]))
     }
-    memory.priorities.largest = max(float(part["priorities"][1]) for part in parts)
+    own = [where[env][0] for env in memory.env_columns if env in where]
+    memory.priorities.largest = max(float(part["priorities"][1]) for part in own or parts)
     for column, env in enumerate(memory.env_columns):
         if env in where:
             _load_column(memory, column, *where[env])
