@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from hpcrl.audit.verdict import audit
 from hpcrl.comm.ranks import Placement
-from hpcrl.config import RunConfig
+from hpcrl.config import ConfigError, RunConfig
 from hpcrl.launch.play import make_specs
 from hpcrl.roles.memory_state import make_limiter, open_memory
 from hpcrl.storage import checkpoint
@@ -80,6 +81,8 @@ def test_a_run_from_end_to_end(whole):
     assert summary["evaluation"]["n"] == 2
     assert summary["replay"]["sampled"] >= 9 * len(updates)
     assert summary["lag"]["max"] == updates["lag_max"].max()
+    with pytest.raises(ConfigError, match="samples from a replay memory"):
+        audit(whole.run_dir)
 
 
 def memories(killed, replay, actors, saved):
