@@ -78,8 +78,9 @@ def load_rings(
 
 
 def load_counts(table: PriorityTable, env_columns: Sequence[int], parts: Sequence[Part]) -> None:
-    """The largest |TD error| of all, and the counters of one shard each. Local."""
-    table.priorities.largest = max(float(part["priorities"][1]) for part in parts)
+    """The largest |TD error| of those that held these environments, and each one's counters in one place. Local."""
+    own = [part for part in parts if np.isin(part["env_columns"], env_columns).any()]
+    table.priorities.largest = max(float(part["priorities"][1]) for part in own or parts)
     for part in parts:
         if part["env_columns"][0] in env_columns:  # one of the new shards goes on counting
             stale, refused = part["counts"].tolist()
