@@ -29,13 +29,14 @@ class Transitions(NamedTuple):
     next_obs: Tensor
     discount: Tensor
     weight: Tensor
-    valid: Tensor
+    mask: Tensor
+    """float32 [N], 1 where valid; else 0, like reward and weight"""
     noise: Tensor
     """float32 [N, noises, size], standard normal"""
 
 
 class CriticsLoss(NamedTuple):
-    """Of N transitions; what is not valid is 0, but for the value."""
+    """Of N transitions; losses and errors are 0 where not valid."""
 
     losses: Tensor
     """[N], with the weights; the gradient flows"""
@@ -154,7 +155,11 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
 
     def transitions(self, fields: Mapping[str, Tensor]) -> Transitions:
         """The fields [1, N, ...] of some columns."""
-        return Transitions(*(fields[name][0] for name in Transitions._fields))
+        one = {name: values[0] for name, values in fields.items()}
+        invalid, mask = ~one["valid"], one["valid"].to(torch.float32)
+        one["reward"] = one["reward"].masked_fill(invalid, 0.0)
+        one["weight"] = one["weight"].masked_fill(invalid, 0.0)
+        return Transitions(mask=mask, **{name: one[name] for name in Transitions._fields if name != "mask"})
 
     def critics_loss(self, batch: Transitions, target: Tensor, features: Tensor) -> CriticsLoss:
         """Of all critics together: 0.5 * weight * sum_i (Q_i - target)^2.
@@ -164,9 +169,7 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
         values = self.network.critics.forward(features, batch.action)
         errors = values - target
         losses = errors.square().sum(0) * (0.5 * batch.weight)
-        invalid = ~batch.valid
-        td_error = errors.detach().abs().mean(0).masked_fill(invalid, 0.0)
-        return CriticsLoss(losses.masked_fill(invalid, 0.0), values.detach().mean(0), td_error)
+        return CriticsLoss(losses, values.detach().mean(0), errors.detach().abs().mean(0) * batch.mask)
 
     def _chosen(self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool) -> npt.NDArray[Any]:
         with torch.inference_mode():

@@ -79,16 +79,15 @@ class SAC(ContinuousAlgorithm):
         features = self.network.critics.encode(batch.obs)
         critic = self.critics_loss(batch, target, features)
         action, log_prob = self.sample(batch.obs, batch.noise[:, 1])
-        log_prob = log_prob.masked_fill(~batch.valid, 0.0)
         values = self.network.critics.forward(features.detach(), action, frozen=True)
-        policy_loss = temperature * log_prob - values.amin(0).masked_fill(~batch.valid, 0.0)
-        total = critic.losses.sum() + policy_loss.sum()
-        mask = batch.valid.to(torch.float32)
+        policy_loss = temperature * log_prob - values.amin(0)
+        total = critic.losses.sum() + policy_loss.dot(batch.mask)
         if self.config.auto_temperature:
-            total = total + temperature_loss(self._log_temperature, log_prob, self._target_entropy).dot(mask)
-        metrics.add(mask, critic.losses, critic.value, target, critic.td_error, policy_loss, -log_prob)
-        metrics.add_values(mask, critic.value, target)
-        return Loss(total, int(batch.valid.sum()), critic.td_error)
+            of_temperature = temperature_loss(self._log_temperature, log_prob, self._target_entropy)
+            total = total + of_temperature.dot(batch.mask)
+        metrics.add(batch.mask, critic.losses, critic.value, target, critic.td_error, policy_loss, -log_prob)
+        metrics.add_values(batch.mask, critic.value, target)
+        return Loss(total, int(batch.mask.sum()), critic.td_error)
 
     def rates(self, learning_rate: float, update: int) -> Sequence[float | None]:
         """As OneNetworkAlgorithm.rates: of policy, critics and temperature."""

@@ -67,13 +67,11 @@ class TD3(ContinuousAlgorithm):
         total, policy_loss = critic.losses.sum(), torch.zeros_like(target)
         if self._steps_policy:
             action = policy.forward(batch.obs).tanh()
-            value = critics.forward(features.detach(), action, frozen=True)[0]
-            policy_loss = -value.masked_fill(~batch.valid, 0.0)
-            total = total + policy_loss.sum()
-        mask = batch.valid.to(torch.float32)
-        metrics.add(mask, critic.losses, critic.value, target, critic.td_error, policy_loss)
-        metrics.add_values(mask, critic.value, target)
-        return Loss(total, int(batch.valid.sum()), critic.td_error)
+            policy_loss = -critics.forward(features.detach(), action, frozen=True)[0]
+            total = total + policy_loss.dot(batch.mask)
+        metrics.add(batch.mask, critic.losses, critic.value, target, critic.td_error, policy_loss)
+        metrics.add_values(batch.mask, critic.value, target)
+        return Loss(total, int(batch.mask.sum()), critic.td_error)
 
     def rates(self, learning_rate: float, update: int) -> Sequence[float | None]:
         """As OneNetworkAlgorithm.rates: the policy waits for its turn."""

@@ -43,8 +43,8 @@ def _check_idle_keys(run: RunConfig) -> None:
         if key in _OF_THE_LAG_BOUND:
             raise ValueError(
                 f"lag.{key}={_text(value)} has no effect with algorithm.name={run.algorithm.name}: what a replay "
-                f"memory gives is of any age, which is only recorded; leave lag.{key} away (how far actors and learners run "
-                "ahead of each other is replay.tolerance)"
+                f"memory gives is of any age, which is only recorded; leave lag.{key} away (how far "
+                "actors and learners run ahead of each other is replay.tolerance)"
             )
     if run.replay.sampling == "uniform":
         for key, value in _changed(run.replay):

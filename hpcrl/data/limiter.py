@@ -72,8 +72,10 @@ class Limiter:
         self.sampled += count
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """For a checkpoint: inserted, sampled and the balance, [1] each."""
+        """For a checkpoint: inserted, sampled and the balance [1], and what the balance is counted by [2] from [3]."""
         return {
+            "limits": np.array([self._ratio, self._min_size]),
+            "since": np.array(self._since, np.float64),
             "inserted": np.array([self.inserted], np.int64),
             "sampled": np.array([self.sampled], np.int64),
             "balance": np.array([self.balance]),
@@ -82,8 +84,9 @@ class Limiter:
     def load(self, parts: Sequence[Mapping[str, npt.NDArray[Any]]], inserted: int) -> None:
         """Go on, after the shards of another attempt; `inserted`: env_steps that this shard's memory has loaded.
 
-        What was drawn and the balance are divided by that. The limits are those of now: a balance outside of them
-        begins at the border, so that no burst of updates follows a changed samples_per_insert.
+        What was drawn and the balance are divided by that; alone, under the same limits, a shard goes on as if nothing
+        had happened. The limits are those of now: a balance outside of them begins at the border, so that no burst of
+        updates follows a changed samples_per_insert.
         """
         total, sampled, balance = (
             sum(part[name][0].item() for part in parts) for name in ("inserted", "sampled", "balance")
@@ -94,9 +97,17 @@ class Limiter:
         most = self._most if inserted >= self._min_size else 0.0
         balance = min(max(share * balance, -self._most), most)
         self._since = self.inserted, self.sampled, balance
+        if len(parts) == 1 and parts[0]["limits"].tolist() == [self._ratio, self._min_size]:
+            before_inserted, before_sampled, before = parts[0]["since"].tolist()
+            since = int(before_inserted), int(before_sampled), before
+            if share == 1 and abs(self._balance_since(since, 0)) <= self._most:
+                self._since = since
 
     def _balance(self, more: int) -> float:
         """After `more` env_steps."""
-        inserted, sampled, balance = self._since
+        return self._balance_since(self._since, more)
+
+    def _balance_since(self, since: tuple[int, int, float], more: int) -> float:
+        inserted, sampled, balance = since
         counted = max(self.inserted + more, self._min_size) - max(inserted, self._min_size)
         return balance + self._ratio * counted - (self.sampled - sampled)

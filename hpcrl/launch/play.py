@@ -28,7 +28,7 @@ from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
-from hpcrl.roles.cut import Cuts
+from hpcrl.roles.cut import ROLES_WITH_ROWS, Cuts
 from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
 from hpcrl.roles.session import RoleLoop, Session, run_roles
 from hpcrl.storage.checkpoint import Saved
@@ -227,8 +227,8 @@ def _make_session(
     control = Control(world, flag)
     if results:
         writer = results[0].writer
-        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
-        marks = Marks(learners, writer.flush, control.send_rows)
+        marking = {one.world_rank for one in world.plan.placements if one.role in ROLES_WITH_ROWS}
+        marks = Marks(marking, writer.flush, control.send_rows)
         records = RecordReceiver(world, writer.add, roll.take, marks.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records

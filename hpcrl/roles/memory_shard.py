@@ -118,7 +118,7 @@ class MemoryShard(Shard):
         if before_cut or (self._session.config.deterministic and not self._is_turn_of_actors):
             return False
         progress = False
-        while self.limiter.may_insert(self._most * (len(self._under_way) + 1)):
+        while self._may_insert:
             actor = self._next_actor()
             if actor is None:
                 break
@@ -151,6 +151,11 @@ class MemoryShard(Shard):
         self.limiter.sample(-self._count * len(self._owed))
         self._owed.clear()
         return memory_components(self.memory, self.limiter)
+
+    @property
+    def _may_insert(self) -> bool:
+        """One trajectory more; where there is nothing to draw yet, nothing else could help."""
+        return not self.memory.entries or self.limiter.may_insert(self._most * (len(self._under_way) + 1))
 
     @property
     def _may_sample(self) -> bool:

@@ -73,8 +73,10 @@ def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tup
     for part in saved.of_role("replay"):
         saved.restore(part, "memory", memories.append)
         saved.restore(part, "limiter", limiters.append)
+    envs = memory.env_columns
     memory.load([_arrays(one) for one in memories])
-    limiter.load([_arrays(one) for one in limiters], memory.inserted)
+    same = [index for index, one in enumerate(memories) if np.array_equal(one["env_columns"], envs)]
+    limiter.load([_arrays(limiters[index]) for index in same or range(len(limiters))], memory.inserted)
     return memory, int(saved.meta["env_steps"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -192,16 +192,16 @@ class RecordReceiver:
 
 
 class Marks:
-    """On the writer: brings rows to disk once every learner has marked that those of a checkpoint have come. Local."""
+    """On the writer: brings rows to disk once all have marked that a checkpoint's have been sent. Local."""
 
-    def __init__(self, learners: Sequence[int], flush: Callable[[], None], tell: Callable[[int], None]):
-        """learners: world ranks. `tell` is called with a mark's number when all before it is on disk."""
-        self._learners, self._flush, self._tell = set(learners), flush, tell
+    def __init__(self, ranks: Collection[int], flush: Callable[[], None], tell: Callable[[int], None]):
+        """ranks: of the world, that are to mark. `tell` is called with a mark's number when all before is on disk."""
+        self._ranks, self._flush, self._tell = set(ranks), flush, tell
         self._missing: dict[int, set[int]] = {}
 
     def take(self, rank: int, number: int) -> None:
-        """Learner `rank` has marked."""
-        missing = self._missing.setdefault(number, set(self._learners))
+        """`rank` has marked."""
+        missing = self._missing.setdefault(number, set(self._ranks))
         missing.discard(rank)
         if not missing:
             del self._missing[number]

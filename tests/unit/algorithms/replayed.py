@@ -8,9 +8,18 @@ import numpy as np
 
 from hpcrl.algorithms import Batch, algorithm_class
 from hpcrl.algorithms.off_policy import OffPolicyAlgorithm
-from hpcrl.config import ApexConfig, DQNConfig, ModelConfig, OffPolicyConfig, R2D2Config
+from hpcrl.config import (
+    ApexConfig,
+    DDPGConfig,
+    DQNConfig,
+    ModelConfig,
+    OffPolicyConfig,
+    R2D2Config,
+    SACConfig,
+    TD3Config,
+)
 from hpcrl.data.specs import EnvSpec
-from tests.unit.algorithms.support import DISCRETE, SMALL, make_batch, random_batch
+from tests.unit.algorithms.support import CONTINUOUS, DISCRETE, SMALL, make_batch, random_batch
 
 
 class Setup(NamedTuple):
@@ -22,8 +31,10 @@ class Setup(NamedTuple):
 
 
 LSTM = ModelConfig(hidden_sizes=(8,), recurrent="lstm", recurrent_size=5)
+APART = ModelConfig(hidden_sizes=(8,), shared_torso=False)
 SETUPS: dict[str, Setup] = {
     "apex": Setup(ApexConfig(learning_rate=3e-3, target_update_updates=2)),
+    "ddpg": Setup(DDPGConfig(learning_rate=3e-3), APART, CONTINUOUS),
     "dqn": Setup(DQNConfig(learning_rate=3e-3, dueling=False, target_tau=0.3, target_update_updates=1)),
     "r2d2": Setup(
         R2D2Config(
@@ -36,6 +47,8 @@ SETUPS: dict[str, Setup] = {
         ),
         LSTM,
     ),
+    "sac": Setup(SACConfig(learning_rate=3e-3), APART, CONTINUOUS),
+    "td3": Setup(TD3Config(learning_rate=3e-3), APART, CONTINUOUS),
 }
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from hpcrl.algorithms import LocalReducer, make_algorithm
 from hpcrl.algorithms.off_policy import OffPolicyAlgorithm
-from hpcrl.config import ActionValueConfig, ConfigError, ModelConfig, RunConfig
+from hpcrl.config import ActionValueConfig, ConfigError, ContinuousConfig, ModelConfig, RunConfig
 from hpcrl.config.builtin import BUILTIN_ALGORITHMS
 from hpcrl.data.specs import EnvSpec
 from tests.unit.algorithms.replayed import replayed
@@ -48,9 +48,17 @@ ALTERNATIVES: dict[str, Any] = {
     "recurrent": "gru",
     "initial_log_std": -0.5,
     "observation_epsilon": 0.5,
+    "policy_learning_rate": 1e-3,
+    "temperature_learning_rate": 1e-3,
+    "target_entropy": 7.0,
+    "random_env_steps": 100,
+    "target_noise": 0.3,
 }
 """Another value, where it is not the half, one more, or the opposite of the default."""
+OF_ONE = {("sac", "action_distribution"): "gaussian"}
+"""The same of one algorithm."""
 NEEDED: dict[str, dict[str, Any]] = {
+    "target_noise_clip": {"target_noise": 0.2},
     "double": {"learning_rate": 0.1},
     "target_tau": {"target_update_updates": 1},
     "clip_epsilon": {"learning_rate": 0.03},
@@ -75,7 +83,7 @@ KEYS = [
 
 
 def other(key: str, value: Any) -> Any:
-    if key in ALTERNATIVES:
+    if key in ALTERNATIVES and ALTERNATIVES[key] != value:
         return ALTERNATIVES[key]
     if isinstance(value, bool):
         return not value
@@ -87,6 +95,8 @@ def other(key: str, value: Any) -> Any:
 
 def settings(name: str, values: dict[str, Any]) -> dict[str, Any]:
     sections: dict[str, dict[str, Any]] = {"algorithm": {"name": name}, "model": {"hidden_sizes": [8]}}
+    if issubclass(BUILTIN_ALGORITHMS[name], ContinuousConfig):
+        sections["model"]["shared_torso"] = False
     for key, value in values.items():
         sections["model" if key in MODEL_KEYS else "algorithm"][key] = value
     if name == "r2d2":
@@ -126,8 +136,13 @@ def trace_off_policy(algorithm: OffPolicyAlgorithm, env: EnvSpec) -> str:
         digest.update(algorithm.target.vector.numpy().tobytes() + result.priorities.tobytes())
     if algorithm.config.gives_priorities:
         digest.update(algorithm.first_priorities(trajectory(algorithm, env)).tobytes())
-    explored = algorithm.exploration(np.arange(3), 4, 300)
-    digest.update(b"" if explored is None else explored.tobytes())
+    obs = np.ones((3, *env.observation.shape), np.float32)
+    for env_steps in (300, 10**6):
+        explored = algorithm.exploration(np.arange(3), 4, env_steps)
+        digest.update(b"" if explored is None else explored.tobytes())
+        if algorithm.initial_state(1) is None:
+            acted = algorithm.act(obs, np.random.default_rng(0), exploration=explored)
+            digest.update(acted["action"].tobytes())
     return digest.hexdigest()
 
 
@@ -143,9 +158,12 @@ def test_every_key_has_an_effect_or_is_refused(name: str, key: str) -> None:
     needed = NEEDED.get(key, {})
     section = ModelConfig if key in MODEL_KEYS else BUILTIN_ALGORITHMS[name]
     default = needed.get(key, section.model_fields[key].default)
-    value = other(key, default)
+    if key == "shared_torso":
+        default = settings(name, {})["model"].get(key, default)
+    value = OF_ONE.get((name, key), other(key, default))
     assert value != default
-    continuous = key in ("initial_log_std", "action_distribution")
+    of_continuous = issubclass(BUILTIN_ALGORITHMS[name], ContinuousConfig)
+    continuous = of_continuous or key in ("initial_log_std", "action_distribution")
     try:
         before = trace(name, json.dumps(needed), continuous)
         after = trace(name, json.dumps(needed | {key: value}), continuous)

@@ -15,6 +15,8 @@ from hpcrl.config import (
     CommConfig,
     ComponentConfig,
     Config,
+    ContinuousConfig,
+    DDPGConfig,
     DecoupledPPOConfig,
     DQNConfig,
     EnvConfig,
@@ -34,9 +36,11 @@ from hpcrl.config import (
     ReductionConfig,
     ReplayConfig,
     RunConfig,
+    SACConfig,
     SiteConfig,
     StorageConfig,
     SurrogateConfig,
+    TD3Config,
 )
 from tests.unit.config.support import SECTION_NAMES, message
 
@@ -77,6 +81,13 @@ OF_REPLAY = {name: OF_ALL[name] for name in OF_ALL if name in OffPolicyConfig.mo
 }
 OF_VALUES = OF_REPLAY | {"double": False, "dueling": False, "n_step": 2}
 OF_LADDER = OF_VALUES | {"epsilon_base": 0.5, "epsilon_exponent": 3.0}
+OF_CONTINUOUS = OF_REPLAY | {"policy_learning_rate": 1e-3, "num_critics": 3, "random_env_steps": 10}
+OF_TD3 = OF_CONTINUOUS | {
+    "policy_delay": 4,
+    "exploration_noise": 0.3,
+    "target_noise": 0.1,
+    "target_noise_clip": 0.4,
+}
 SECTIONS = [
     EnvConfig(
         id="Pong-v5",
@@ -94,7 +105,7 @@ SECTIONS = [
         beta=0.5,
         beta_end=0.6,
         eviction="lowest_priority",
-        min_size=100,
+        min_size=200,
         samples_per_insert=4.0,
         tolerance=2.0,
         memory_map="scratch",
@@ -189,6 +200,9 @@ SECTIONS = [
         priority_eta=0.5,
         rescale_epsilon=None,
     ),
+    DDPGConfig(**OF_TD3),
+    SACConfig(**OF_CONTINUOUS, initial_temperature=0.5, target_entropy=-2.0, temperature_learning_rate=1e-3),
+    TD3Config(**OF_TD3),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
@@ -242,8 +256,14 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
-CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
-"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
+CONTRADICTED = {
+    "normalize_observations",
+    "normalize_returns",
+    "mask_from_info",
+    "injection",
+    "auto_temperature",
+}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline, target_entropy."""
 BY_TYPE = {type(section): section for section in SECTIONS}
 ALGORITHMS = tuple(type(section) for section in SECTIONS if isinstance(section, AlgorithmConfig))
 
@@ -288,6 +308,7 @@ BASES = {
     ActionValueConfig,
     ActorCriticConfig,
     AlgorithmConfig,
+    ContinuousConfig,
     LadderConfig,
     OffPolicyConfig,
     PlainGradientConfig,
@@ -313,12 +334,19 @@ def test_every_field_has_a_docstring(section):
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
     few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
-    model = BY_TYPE[ModelConfig]
+    model, replay, lag = BY_TYPE[ModelConfig], ReplayConfig(), BY_TYPE[LagConfig]
     if algorithm.uses_replay:
+        replay = BY_TYPE[ReplayConfig]
+        lag = lag.model_copy(update={"max_lag": 1, "overdue": "wait"})
         algorithm = algorithm.model_copy(update={"batch_trajectories": None})
         recurrent = "lstm" if algorithm.sequence_steps else "none"
         model = model.model_copy(
-            update={"shared_torso": True, "recurrent": recurrent, "action_distribution": "auto"}
+            update={
+                "shared_torso": not isinstance(algorithm, ContinuousConfig),
+                "recurrent": recurrent,
+                "action_distribution": "auto",
+                "initial_log_std": 0.0,
+            }
         )
     run = RunConfig(
         name="All.of_it-1",
@@ -327,9 +355,9 @@ def test_a_whole_run_round_trips(algorithm):
         env=BY_TYPE[EnvConfig],
         model=model,
         algorithm=algorithm,
-        replay=BY_TYPE[ReplayConfig],
+        replay=replay,
         ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
-        lag=BY_TYPE[LagConfig],
+        lag=lag,
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],
         storage=BY_TYPE[StorageConfig],

@@ -125,6 +125,37 @@ CONTRADICTIONS = {
         {"algorithm": {"name": "r2d2", "trained_steps": 20, "burn_in_steps": 60}},
         ["trained_steps=20", "unroll_length=40", "at least as many"],
     ),
+    "one torso for policy and critics": (
+        {"algorithm": {"name": "sac"}},
+        ["model.shared_torso=true", "algorithm.name=sac", "use model.shared_torso=false"],
+    ),
+    "a memory for SAC": (
+        {"algorithm": {"name": "sac"}, "model": {"shared_torso": False, "recurrent": "gru"}},
+        ["model.recurrent=gru", "algorithm.name=sac", "model.recurrent=none"],
+    ),
+    "SAC without bounds": (
+        {"algorithm": {"name": "sac"}, "model": {"shared_torso": False, "action_distribution": "gaussian"}},
+        ["model.action_distribution=gaussian", "algorithm.name=sac", "auto"],
+    ),
+    "a distribution of what is deterministic": (
+        {
+            "algorithm": {"name": "td3"},
+            "model": {"shared_torso": False, "action_distribution": "tanh_gaussian"},
+        },
+        ["model.action_distribution=tanh_gaussian", "algorithm.name=td3", "auto", "exploration_noise"],
+    ),
+    "a deviation of what is deterministic": (
+        {"algorithm": {"name": "ddpg"}, "model": {"shared_torso": False, "initial_log_std": -1}},
+        ["model.initial_log_std=-1", "algorithm.name=ddpg", "exploration_noise"],
+    ),
+    "the aim of a temperature that stays": (
+        {"algorithm": {"name": "sac", "auto_temperature": False, "target_entropy": -1}},
+        ["algorithm.target_entropy=-1", "algorithm.auto_temperature=false", "initial_temperature"],
+    ),
+    "the step of a temperature that stays": (
+        {"algorithm": {"name": "sac", "auto_temperature": False, "temperature_learning_rate": 0.1}},
+        ["algorithm.temperature_learning_rate=0.1", "algorithm.auto_temperature=false"],
+    ),
     "injected lag and reuse": (
         {"scheme": "synchronous", "algorithm": {"name": "impact"}, "lag": {"injection": 1, "max_lag": 3}},
         ["lag.injection=1", "algorithm.batch_uses=1", "lag.injection=0"],

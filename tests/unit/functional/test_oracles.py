@@ -26,6 +26,7 @@ CASE_COUNTS = {
     "metrics": 1,
     "tanh_gaussian": 3,
     "running_moments": 6,
+    "sac_td3": 3,
     "r2d2_apex": 10,
     "td_lambda": 10,
 }
@@ -132,6 +133,10 @@ def check_oracle_tanh_gaussian(case: dict[str, Any]) -> None:
         half_width = torch.ones_like(log_std[row])
         got, _ = distributions.tanh_gaussian(mean[one], log_std[row], half_width, pre_tanh[one])
         close("tanh_gaussian", got, [log_prob])
+        noise = (pre_tanh[one] - mean[one]) / log_std[row].exp()
+        action, got = distributions.reparameterized_tanh_gaussian(mean[one], log_std[one], noise)
+        close("tanh_gaussian", got, [log_prob])
+        close("tanh_gaussian", action[0], expected["action"][row])
         single, _ = distributions.tanh_gaussian(
             *(values.float() for values in (mean[one], log_std[row], half_width, pre_tanh[one]))
         )
