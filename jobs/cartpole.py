@@ -154,7 +154,7 @@ def a3c() -> RunConfig:
 
 
 def dqn() -> RunConfig:
-    """Double, dueling DQN, three steps ahead, from uniform experience; one rank."""
+    """Double, dueling DQN, ten steps ahead, from uniform experience; one rank."""
     return RunConfig(
         name="cartpole-dqn",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=8),
@@ -163,9 +163,9 @@ def dqn() -> RunConfig:
             gamma=0.99,
             learning_rate=1e-3,
             anneal_learning_rate=True,
-            n_step=3,
+            n_step=10,
             target_update_updates=1,
-            target_tau=0.01,
+            target_tau=0.05,
             epsilon_env_steps=10_000,
             reward_scale=0.1,
         ),
@@ -184,8 +184,9 @@ def apex() -> RunConfig:
             gamma=0.99,
             learning_rate=1e-3,
             anneal_learning_rate=True,
+            n_step=5,
             target_update_updates=1,
-            target_tau=0.01,
+            target_tau=0.05,
             reward_scale=0.1,
         ),
         ranks=RanksConfig(actors=3, replay=2, learners=2),

@@ -1,6 +1,15 @@
 """Pendulum-v1: swing up and balance, one continuous action; a minute."""
 
-from hpcrl.config import BudgetConfig, EnvConfig, ModelConfig, PPOConfig, RunConfig
+from hpcrl.config import (
+    BudgetConfig,
+    EnvConfig,
+    ModelConfig,
+    PPOConfig,
+    ReplayConfig,
+    RunConfig,
+    SACConfig,
+    TD3Config,
+)
 
 
 def ppo() -> RunConfig:
@@ -25,4 +34,31 @@ def ppo() -> RunConfig:
             reward_scale=0.05,
         ),
         budget=BudgetConfig(env_steps=150_000),
+    )
+
+
+def sac() -> RunConfig:
+    """SAC: an eighth of PPO's env_steps, every second of which is followed by an update."""
+    algorithm = SACConfig(
+        batch_size=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_scale=0.1
+    )
+    return _off_policy(algorithm)
+
+
+def td3() -> RunConfig:
+    """TD3, with as many env_steps and updates as `sac`."""
+    algorithm = TD3Config(
+        batch_size=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_scale=0.1
+    )
+    return _off_policy(algorithm)
+
+
+def _off_policy(algorithm: SACConfig | TD3Config) -> RunConfig:
+    return RunConfig(
+        name=f"pendulum-{algorithm.name}",
+        env=EnvConfig(id="Pendulum-v1", engine="envpool", num_envs=4),
+        model=ModelConfig(hidden_sizes=(64, 64), activation="relu", shared_torso=False),
+        algorithm=algorithm,
+        replay=ReplayConfig(capacity=20_000, min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=20_000),
     )

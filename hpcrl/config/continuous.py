@@ -32,11 +32,10 @@ class ContinuousConfig(OffPolicyConfig):
 
     def scale_learning_rate(self, env_steps: int) -> Self:
         """As AlgorithmConfig's, for all learning rates."""
-        scaled = super().scale_learning_rate(env_steps)
-        factor = scaled.learning_rate / self.learning_rate
-        own = {name: getattr(self, name) for name in self.own_learning_rates}
-        update = {name: rate * factor for name, rate in own.items() if rate is not None}
-        return scaled.model_copy(update=update)
+        factor = super().scale_learning_rate(env_steps).learning_rate / self.learning_rate
+        rates = {name: getattr(self, name) for name in ("learning_rate", *self.own_learning_rates)}
+        update = {name: rate * factor for name, rate in rates.items() if rate is not None}
+        return self.model_copy(update=update)
 
     @property
     def own_learning_rates(self) -> tuple[str, ...]:

@@ -59,9 +59,13 @@ def test_the_recipes_are_these():
         "memory.py:lstm",
         "memory.py:r2d2",
         "mujoco.py:halfcheetah",
+        "mujoco.py:halfcheetah_sac",
+        "mujoco.py:halfcheetah_td3",
         "mujoco.py:hopper",
         "mujoco.py:walker2d",
         "pendulum.py:ppo",
+        "pendulum.py:sac",
+        "pendulum.py:td3",
         "slow_solver.py:impala",
     ]
 
@@ -79,6 +83,7 @@ def test_recipe_is_a_valid_run(name):
         f"memory.py:{config.name.partition('-')[2]}",
         f"{task}.py:{config.algorithm.name}",
         f"mujoco.py:{task}",
+        f"mujoco.py:{task}_{config.algorithm.name}",
         f"atari.py:{task}_{config.algorithm.name}",
     }
     assert inspect.getdoc(recipes()[name])
