@@ -18,7 +18,7 @@ RANKS = {
 @pytest.mark.parametrize("sampling", ["prioritized", "uniform"])
 @pytest.mark.parametrize("batch_size", [5, 1])
 def test_batches_weights_and_env_steps(comm, monkeypatch, sampling, batch_size):
-    """Shares of a batch lie one after the other, also empty ones; the largest weight is 1; actors know the env_steps."""
+    """Shares of a batch lie one after the other, also empty ones; the largest weight is 1; actors know how far."""
     batches, heard = [], []
     update, exploration = Algorithm.update, Algorithm.exploration
 
