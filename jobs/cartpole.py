@@ -71,7 +71,8 @@ def ppo() -> RunConfig:
 def a2c() -> RunConfig:
     """As `ppo`, with one plain gradient step per batch, so over more env_steps.
 
-    Two of three seeds scored 475 or more greedily, the third 443.
+    Five of five seeds scored 500 greedily at the end. With a learning rate of 3e-3, or batches of twice the size, some
+    unlearned what they had.
     """
     return RunConfig(
         name="cartpole-a2c",
@@ -82,12 +83,12 @@ def a2c() -> RunConfig:
             unroll_length=16,
             gamma=0.98,
             gae_lambda=0.95,
-            learning_rate=3e-3,
+            learning_rate=2e-3,
             anneal_learning_rate=True,
             entropy_coefficient=0.003,
             reward_scale=0.1,
         ),
-        budget=BudgetConfig(env_steps=1_000_000),
+        budget=BudgetConfig(env_steps=1_500_000),
     )
 
 
@@ -153,7 +154,7 @@ def a3c() -> RunConfig:
 
 
 def dqn() -> RunConfig:
-    """Double, dueling DQN, three steps ahead, from uniform experience; one rank."""
+    """Double, dueling DQN, ten steps ahead, from uniform experience; one rank."""
     return RunConfig(
         name="cartpole-dqn",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=8),
@@ -162,9 +163,9 @@ def dqn() -> RunConfig:
             gamma=0.99,
             learning_rate=1e-3,
             anneal_learning_rate=True,
-            n_step=3,
+            n_step=10,
             target_update_updates=1,
-            target_tau=0.01,
+            target_tau=0.05,
             epsilon_env_steps=10_000,
             reward_scale=0.1,
         ),
@@ -183,8 +184,9 @@ def apex() -> RunConfig:
             gamma=0.99,
             learning_rate=1e-3,
             anneal_learning_rate=True,
+            n_step=5,
             target_update_updates=1,
-            target_tau=0.01,
+            target_tau=0.05,
             reward_scale=0.1,
         ),
         ranks=RanksConfig(actors=3, replay=2, learners=2),

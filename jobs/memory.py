@@ -70,8 +70,8 @@ def r2d2() -> RunConfig:
             target_update_updates=50,
             rescale_epsilon=None,
         ),
-        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=2_000, samples_per_insert=0.25),
-        budget=BudgetConfig(env_steps=60_000),
+        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=2_000, samples_per_insert=0.5),
+        budget=BudgetConfig(env_steps=50_000),
         evaluation=EVALUATION,
     )
 

@@ -6,11 +6,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.config import ReplayConfig
+from hpcrl.data.sum_tree import Slots, SumTree
 
 EPSILON = 1e-6
 """Added to each |TD error|, so that what has none is still drawn."""
 
 Values = npt.NDArray[np.float64]
+Weights = npt.NDArray[np.float32]
 
 
 class Priorities:
@@ -52,6 +54,46 @@ class Priorities:
     def newest(self) -> float:
         """p of new entries whose priority nobody has given."""
         return float((self.largest + EPSILON) ** self.alpha)
+
+
+class PriorityTable:
+    """A sum tree over slots, and what is drawn of it and comes back. Local."""
+
+    def __init__(self, capacity: int, config: ReplayConfig) -> None:
+        self.tree = SumTree(capacity)
+        self.priorities = Priorities(config)
+        self.entries = 0
+        """Slots that can be drawn."""
+        self.stale = 0
+        """Priorities that came for entries replaced meanwhile, and were left out."""
+
+    def draw(self, count: int, beta: float, share: float, rng: np.random.Generator) -> tuple[Slots, Weights]:
+        """Slots, one from each of `count` equal parts of the total, and weights (share * P)^-beta, [count] each.
+
+        Raises RuntimeError where there is no entry.
+        """
+        if not self.entries:
+            raise RuntimeError("a sample was asked of a replay memory without a single entry")
+        slots = self.tree.draw(count, rng)
+        probability = self.tree.leaves[slots] * (share / self.tree.total)
+        return slots, (probability**-beta).astype(np.float32)
+
+    def write_back(self, slots: Slots, same: npt.NDArray[np.bool_], td: npt.NDArray[np.float32]) -> None:
+        """Take |TD error| [N] as priorities of slots [N], as far as these hold the `same` as when they were drawn."""
+        self.stale += len(same) - int(np.count_nonzero(same))
+        same[same] = self.priorities.accept(td[same])
+        self.tree.assign(slots[same], self.priorities.powers(td[same]))
+
+    def replace(self, old: Slots, new: Slots, priorities: Values) -> None:
+        """Make slots empty, then entries of other ones, which may be among them."""
+        self.entries += len(new) - int(np.count_nonzero(self.tree.leaves[old]))
+        values = np.concatenate([np.zeros(len(old)), priorities])
+        self.tree.assign(np.concatenate([old, new]), values)
+
+    def rebuild(self) -> None:
+        """After the tree's leaves were written to."""
+        self.tree.rebuild()
+        self.entries = int(np.count_nonzero(self.tree.leaves))
 
 
 def sequence_priorities(

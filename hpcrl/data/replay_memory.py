@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.config import ReplayConfig
-from hpcrl.data.priorities import Priorities
+from hpcrl.data.priorities import PriorityTable
 from hpcrl.data.replay_beginnings import Beginnings
 from hpcrl.data.replay_layout import ReplayLayout, predicted_bytes, stored_fields
+from hpcrl.data.replay_returns import Returns, gather_transitions
 from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Rings
 from hpcrl.data.sum_tree import SumTree
 from hpcrl.data.trajectory import Trajectory
@@ -62,31 +63,20 @@ class ReplayMemory:
         anew there); False: its env_steps after an end are not valid, and sequences begin at every reset step, too.
         Raises ValueError naming the keys where the capacity is too small for a single sample.
         """
-        from hpcrl.data import replay_kernels
-
         if len(env_columns) != layout.num_columns:
             raise ValueError(f"{len(env_columns)} environments for a layout of {layout.num_columns}")
         self.layout, self.config, self.env_columns, self.rng = layout, config, list(env_columns), rng
-        self.rings = Rings(layout, config)
-        self.tree = SumTree(self.rings.place.total_rows)
-        self.priorities = Priorities(config)
-        self.beginnings = Beginnings(self.rings, layout, self.priorities, priority_mix, cross_episodes)
-        self.inserted_by_column = np.zeros(layout.num_columns, np.int64)
+        self.rings = Rings(layout, config, env_columns)
+        self.table = PriorityTable(self.rings.place.total_rows, config)
+        self.returns = Returns(layout.steps_ahead, gamma, reward_scale, reward_clip)
+        self.beginnings = Beginnings(self.rings, layout, self.table.priorities, priority_mix, cross_episodes)
         self.size = 0
         """Valid env_steps held now."""
-        self.entries = 0
-        """Transitions or sequences that can be drawn now; `sample` needs at least one."""
-        self.stale_updates = 0
-        """Priorities that came for entries replaced meanwhile, and were left out."""
-        self._kernels = replay_kernels
-        self._index = {env: column for column, env in enumerate(env_columns)}
-        self._discounts = gamma ** np.arange(layout.steps_ahead + 1, dtype=np.float64)
-        self._reward_scale, self._reward_clip = reward_scale, reward_clip
 
     @property
     def inserted(self) -> int:
         """Valid env_steps ever inserted, those of earlier attempts too."""
-        return int(self.inserted_by_column.sum())
+        return int(self.rings.inserted.sum())
 
     @property
     def nbytes(self) -> int:
@@ -94,9 +84,24 @@ class ReplayMemory:
         return self.rings.nbytes + self.tree.nbytes
 
     @property
+    def tree(self) -> SumTree:
+        """The priorities of all slots; 0 where no entry begins."""
+        return self.table.tree
+
+    @property
+    def entries(self) -> int:
+        """Transitions or sequences that can be drawn now; `sample` needs at least one."""
+        return self.table.entries
+
+    @property
+    def stale_updates(self) -> int:
+        """Priorities that came for entries replaced meanwhile, and were left out."""
+        return self.table.stale
+
+    @property
     def refused_priorities(self) -> int:
         """Priorities that were negative or not finite, and were left out."""
-        return self.priorities.refused
+        return self.table.priorities.refused
 
     def insert(self, trajectory: Trajectory) -> None:
         """Copy the used columns of a trajectory into the rings; what is oldest there makes room.
@@ -104,18 +109,8 @@ class ReplayMemory:
         Its environments are those of its header. Where its first observation is not the last one of that environment
         (env_steps between were lost), the env_step before counts as truncated.
         """
-        first, count = int(trajectory.header["first_env"]), int(trajectory.header["num_envs"])
-        columns = np.array([self._index[env] for env in range(first, first + count)], np.int64)
-        fields = {name: array[:, :count] for name, array in trajectory.fields.items()}
-        flags = fields["terminated"] * np.uint8(TERMINATED)
-        flags |= fields["truncated"] * np.uint8(TRUNCATED)
-        flags |= fields["valid"] * np.uint8(VALID)
-        broken = self.rings.broken(columns, fields["obs"][0])
-        if broken.any():
-            self.rings.end_episode(columns[broken])
-            self._append(columns[broken], *self.rings.filling(columns[broken], fields["obs"][0, broken]))
-        self._append(columns, fields, flags)
-        self.inserted_by_column[columns] += fields["valid"].sum(axis=0)
+        for columns, fields, flags in self.rings.blocks(trajectory):
+            self._append(columns, fields, flags)
 
     def sample(self, count: int, beta: float = 0.0, share: float = 1.0) -> Sample:
         """Draw `count` entries with replacement, one from each of `count` equal parts of the priorities' sum.
@@ -123,11 +118,8 @@ class ReplayMemory:
         share: the part of the whole batch that this shard fills; its entries are `share` as likely as by P alone.
         Raises RuntimeError where there is no entry.
         """
-        if not self.entries:
-            raise RuntimeError("a sample was asked of a replay memory without a single entry")
-        slots = self.tree.draw(count, self.rng)
-        probability = self.tree.leaves[slots] * (share / self.tree.total)
-        return Sample(slots, self.rings.generations(slots), (probability**-beta).astype(np.float32))
+        slots, weights = self.table.draw(count, beta, share, self.rng)
+        return Sample(slots, self.rings.generations(slots), weights)
 
     def gather(self, sample: Sample, out: Trajectory, columns: slice) -> None:
         """Write what was drawn to the `columns` of `out` (of transition_spec or sequence_spec).
@@ -143,15 +135,13 @@ class ReplayMemory:
         if self.layout.sequence_steps:
             self._gather_sequences(sample.slots, fields)
         else:
-            self._gather_transitions(sample.slots, fields)
+            gather_transitions(self.rings, sample.slots, self.returns, fields)
 
     def update_priorities(self, sample: Sample, td: npt.NDArray[np.float32]) -> None:
         """New priorities |TD error| [count] of what was drawn before; the last one counts for an entry drawn twice."""
         same = self.rings.generations(sample.slots) == sample.generations
         same &= self.tree.leaves[sample.slots] > 0
-        self.stale_updates += len(same) - int(np.count_nonzero(same))
-        same[same] = self.priorities.accept(td[same])
-        self.tree.assign(sample.slots[same], self.priorities.powers(td[same]))
+        self.table.write_back(sample.slots, same, td)
 
     def state(self) -> dict[str, Array]:
         """Everything, for a checkpoint: views of the memory itself, to be written before the next call."""
@@ -171,7 +161,7 @@ class ReplayMemory:
 
     def close(self) -> None:
         """Free the memory and the files it lies in."""
-        del self.rings, self.tree
+        del self.rings, self.table, self.beginnings
 
     def _append(self, columns: Slots, fields: dict[str, Array], flags: Array) -> None:
         """Store env_steps; what is too old is no entry from here on, and what has all it needs is one."""
@@ -179,34 +169,9 @@ class ReplayMemory:
         leaving = self.rings.written[columns] - place.live + np.arange(place.block)[:, None]
         old = self.rings.slots(columns, leaving)[leaving >= 0]
         self.size -= int(np.count_nonzero(self.rings.flags[old] & VALID))
-        self.entries -= int(np.count_nonzero(self.tree.leaves[old]))
         self.rings.append(columns, fields, flags)
         self.size += int(np.count_nonzero(flags & VALID))
-        new, priorities = self.beginnings.enter(columns)
-        self.entries += len(new)
-        values = np.concatenate([np.zeros(len(old)), priorities])
-        self.tree.assign(np.concatenate([old, new]), values)
-
-    def _gather_transitions(self, slots: Slots, fields: dict[str, Array]) -> None:
-        rings, count = self.rings, len(slots)
-        steps = np.empty(count, np.int64)
-        scaling = self._reward_scale, np.inf if self._reward_clip is None else self._reward_clip
-        self._kernels.look_ahead(
-            slots,
-            rings.place.rows,
-            rings.flags,
-            rings.rows["reward"],
-            scaling,
-            self._discounts,
-            fields["reward"][0],
-            fields["discount"][0],
-            steps,
-        )
-        rings.read_observations(slots, fields["obs"][0])
-        rings.read_observations_after(slots, steps, fields["next_obs"][0])
-        for name in ("action", "parameter_version"):
-            fields[name][0] = rings.rows[name][slots]
-        fields["valid"][0] = True
+        self.table.replace(old, *self.beginnings.enter(columns))
 
     def _gather_sequences(self, slots: Slots, fields: dict[str, Array]) -> None:
         rings, block = self.rings, self.rings.place.block
@@ -222,8 +187,4 @@ class ReplayMemory:
             else:
                 places = rings.after(slots, np.arange(len(flags))[:, None])
                 fields[field.name][...] = rings.rows[field.name][places]
-        clip, scale = self._reward_clip, np.float32(self._reward_scale)
-        reward = fields["reward"]
-        if clip is not None:
-            np.clip(reward, -clip, clip, out=reward)
-        reward *= scale
+        self.returns.scale(fields["reward"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hpcrl.data.replay_layout import (
 )
 from hpcrl.data.replay_storage import allocate
 from hpcrl.data.specs import PRIORITY
+from hpcrl.data.trajectory import Trajectory
 
 Array = npt.NDArray[Any]
 Slots = npt.NDArray[np.int64]
@@ -35,13 +37,15 @@ class Rings:
     Trajectories begin at generations that are multiples of unroll_length, and do not wrap.
     """
 
-    def __init__(self, layout: ReplayLayout, config: ReplayConfig) -> None:
+    def __init__(self, layout: ReplayLayout, config: ReplayConfig, env_columns: Sequence[int]) -> None:
         self.place = place = geometry(layout, config)
         self.rows = rows = allocate(row_arrays(layout, config), config.memory_map)
         """Arrays by name, with an entry for every slot, or (start_only) for every trajectory."""
         self.flags = rows["flags"]
         self.written = np.zeros(place.columns, np.int64)
         """env_steps of each column ever: the next one's generation."""
+        self.inserted = np.zeros(place.columns, np.int64)
+        """Valid ones among them."""
         self.last_end = np.full(place.columns, -1, np.int64)
         """Generation of the newest env_step of each column that ended an episode; -1: none yet."""
         obs = observation_field(layout, config)
@@ -53,6 +57,7 @@ class Rings:
         else:
             self.observations = WholeObservations(rows["obs"])
         self._layout = layout
+        self._index = {env: column for column, env in enumerate(env_columns)}
         self._fields = stored_fields(layout)
         self._prioritized = gives_priorities(layout)
 
@@ -80,8 +85,26 @@ class Rings:
         rows = self.place.rows
         return slots // rows * rows + (slots % rows + steps) % rows
 
+    def blocks(self, trajectory: Trajectory) -> Iterator[tuple[Slots, dict[str, Array], Array]]:
+        """Columns [B], fields [T, B, ...] and flags [T, B] of a trajectory, each to be appended before the next.
+
+        Its environments are those of its header. Where its first observation is not the last one of that environment
+        (env_steps between were lost), the env_step before counts as truncated, and a filling block comes first.
+        """
+        first, count = int(trajectory.header["first_env"]), int(trajectory.header["num_envs"])
+        columns = np.array([self._index[env] for env in range(first, first + count)], np.int64)
+        fields = {name: array[:, :count] for name, array in trajectory.fields.items()}
+        flags = fields["terminated"] * np.uint8(TERMINATED)
+        flags |= fields["truncated"] * np.uint8(TRUNCATED)
+        flags |= fields["valid"] * np.uint8(VALID)
+        broken = self._broken(columns, fields["obs"][0])
+        if broken.any():
+            self._end_episode(columns[broken])
+            yield columns[broken], *self._filling(columns[broken], fields["obs"][0, broken])
+        yield columns, fields, flags
+
     def append(self, columns: Slots, fields: dict[str, Array], flags: Array) -> None:
-        """Store a trajectory's fields [T, B, ...] (obs: [T+1]) and flags [T, B] behind those of the columns [B]."""
+        """Store one of `blocks` behind the env_steps of its columns."""
         block = self.place.block
         slots = self.slots(columns, self.written[columns] + np.arange(block)[:, None])
         self.observations.write(slots, fields["obs"], columns)
@@ -98,8 +121,9 @@ class Rings:
         newest_end = self.written[columns] + block - 1 - ends[::-1].argmax(axis=0)
         self.last_end[columns] = np.where(ends.any(axis=0), newest_end, self.last_end[columns])
         self.written[columns] += block
+        self.inserted[columns] += np.count_nonzero(flags & VALID, axis=0)
 
-    def broken(self, columns: Slots, obs: Array) -> npt.NDArray[np.bool_]:
+    def _broken(self, columns: Slots, obs: Array) -> npt.NDArray[np.bool_]:
         """Where obs [B, ...] is another one than that after the newest env_step of the column: some were lost. [B]."""
         count = len(columns)
         before = self.newest_obs[columns].reshape(count, -1)
@@ -108,7 +132,7 @@ class Rings:
         gap: npt.NDArray[np.bool_] = ~same & (self.written[columns] > 0)
         return gap
 
-    def end_episode(self, columns: Slots) -> None:
+    def _end_episode(self, columns: Slots) -> None:
         """Let the newest env_step of the columns count as truncated, if it is one of an episode that goes on."""
         newest = self.written[columns] - 1
         slots = self.slots(columns, newest)
@@ -116,7 +140,7 @@ class Rings:
         self.flags[slots[goes_on]] |= TRUNCATED
         self.last_end[columns[goes_on]] = newest[goes_on]
 
-    def filling(self, columns: Slots, obs: Array) -> tuple[dict[str, Array], Array]:
+    def _filling(self, columns: Slots, obs: Array) -> tuple[dict[str, Array], Array]:
         """Fields and flags of a block that stands for lost env_steps before `obs` [B, ...], to be appended."""
         block, count = self.place.block, len(columns)
         fields = {

@@ -32,10 +32,10 @@ def memory_state(memory: ReplayMemory) -> dict[str, Array]:
         "written": rings.written,
         "last_end": rings.last_end,
         "newest_obs": rings.newest_obs,
-        "inserted": memory.inserted_by_column,
+        "inserted": rings.inserted,
         "leaves": memory.tree.leaves,
-        "priorities": np.array([memory.priorities.alpha, memory.priorities.largest]),
-        "counts": np.array([memory.stale_updates, memory.priorities.refused], np.int64),
+        "priorities": np.array([memory.table.priorities.alpha, memory.table.priorities.largest]),
+        "counts": np.array([memory.table.stale, memory.table.priorities.refused], np.int64),
         "random": generator_rows([memory.rng]),
     }
     if isinstance(rings.observations, StackedFrames):
@@ -51,21 +51,20 @@ def load_parts(memory: ReplayMemory, parts: Sequence[Part]) -> None:
         for column, env in enumerate(np.asarray(part["env_columns"]))
     }
     own = [where[env][0] for env in memory.env_columns if env in where]
-    memory.priorities.largest = max(float(part["priorities"][1]) for part in own or parts)
+    memory.table.priorities.largest = max(float(part["priorities"][1]) for part in own or parts)
     for column, env in enumerate(memory.env_columns):
         if env in where:
             _load_column(memory, column, *where[env])
     rings = memory.rings
     held = rings.written.repeat(rings.place.rows) - rings.generations(np.arange(rings.place.total_rows))
     memory.size = int(np.count_nonzero((held <= rings.place.live) & (rings.flags & VALID != 0)))
-    memory.tree.rebuild()
-    memory.entries = int(np.count_nonzero(memory.tree.leaves))
+    memory.table.rebuild()
     for part in parts:
         envs = part["env_columns"].tolist()
         if envs[0] in memory.env_columns:  # one of the new shards goes on counting
             stale, refused = part["counts"].tolist()
-            memory.stale_updates += stale
-            memory.priorities.refused += refused
+            memory.table.stale += stale
+            memory.table.priorities.refused += refused
         if envs == memory.env_columns:
             load_generator_rows([memory.rng], part["random"])
 
@@ -100,7 +99,7 @@ def _load_column(memory: ReplayMemory, column: int, part: Part, source: int) -> 
     last_end = int(part["last_end"][source])
     rings.last_end[column] = last_end + shift if last_end >= 0 else -1
     rings.newest_obs[column] = part["newest_obs"][source]
-    memory.inserted_by_column[column] = part["inserted"][source]
+    rings.inserted[column] = part["inserted"][source]
     if isinstance(rings.observations, StackedFrames):
         rings.observations.load_column(part, column, source, new)
     live = min(old_live, place.live)
@@ -110,9 +109,9 @@ def _load_column(memory: ReplayMemory, column: int, part: Part, source: int) -> 
 
 def _powers(memory: ReplayMemory, part: Part, leaves: Array) -> Array:
     """Saved priorities under the alpha of now; exactly these where it is the same. 0: no entry."""
-    before, now = float(part["priorities"][0]), memory.priorities.alpha
+    before, now = float(part["priorities"][0]), memory.table.priorities.alpha
     if before == now:
         return leaves
     if before == 0:
-        return np.where(leaves > 0, memory.priorities.newest, 0)
+        return np.where(leaves > 0, memory.table.priorities.newest, 0)
     return np.where(leaves > 0, leaves ** (now / before), 0)

@@ -192,10 +192,10 @@ class RecordReceiver:
 
 
 class Marks:
-    """On the writer: brings rows to disk once all have marked that those of a checkpoint have come. Local."""
+    """On the writer: brings rows to disk once all have marked that a checkpoint's have been sent. Local."""
 
     def __init__(self, ranks: Collection[int], flush: Callable[[], None], tell: Callable[[int], None]):
-        """ranks: of the world, that are to mark. `tell` is called with a mark's number when all before it is on disk."""
+        """ranks: of the world, that are to mark. `tell` is called with a mark's number when all before is on disk."""
         self._ranks, self._flush, self._tell = set(ranks), flush, tell
         self._missing: dict[int, set[int]] = {}
 
