@@ -35,6 +35,7 @@ def check_replay(run: RunConfig) -> None:
             "scheme=pipeline (on one rank, too)"
         )
     _check_idle_keys(run)
+    _check_eviction(run, algorithm)
     _check_sizes(run, algorithm)
 
 
@@ -53,6 +54,18 @@ def _check_idle_keys(run: RunConfig) -> None:
                     f"replay.{key}={_text(value)} has no effect with replay.sampling=uniform; leave it away, or use "
                     "replay.sampling=prioritized"
                 )
+
+
+def _check_eviction(run: RunConfig, algorithm: OffPolicyConfig) -> None:
+    for what, there in (
+        (f"the sequences of algorithm.name={algorithm.name}", algorithm.sequence_steps > 0),
+        (f"replay.frame_stack={run.replay.frame_stack}", run.replay.frame_stack > 0),
+    ):
+        if there and run.replay.eviction == "lowest_priority":
+            raise ValueError(
+                f"replay.eviction=lowest_priority is not there with {what}: what stays is no longer consecutive; use "
+                "replay.eviction=fifo"
+            )
 
 
 def _check_sizes(run: RunConfig, algorithm: OffPolicyConfig) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -120,6 +120,33 @@ def row_arrays(layout: ReplayLayout, config: ReplayConfig) -> Arrays:
     return arrays
 
 
+def waiting_layout(layout: ReplayLayout) -> ReplayLayout:
+    """Of the rings in which env_steps wait until their transitions are complete (eviction=lowest_priority). Pure."""
+    steps = least_column_steps(layout.spec.unroll_length, layout.steps_ahead, 0)
+    return replace(layout, capacity=layout.num_columns * steps)
+
+
+def whole_transitions(layout: ReplayLayout, config: ReplayConfig) -> Arrays:
+    """The arrays of transitions that are kept whole (eviction=lowest_priority). Pure.
+
+    Raises ValueError naming the keys for what they cannot be, and where the capacity is too small.
+    """
+    if layout.sequence_steps or config.frame_stack:
+        what = "sequences" if layout.sequence_steps else f"replay.frame_stack={config.frame_stack}"
+        raise ValueError(
+            f"replay.eviction=lowest_priority is not there with {what}: what stays is no longer consecutive; use "
+            "replay.eviction=fifo"
+        )
+    geometry(layout, config)  # as many as may become complete at once have room
+    count, obs = layout.capacity, observation_field(layout, config)
+    arrays: Arrays = dict.fromkeys(("obs", "next_obs"), ((count, *obs.shape), obs.dtype))
+    for field in stored_fields(layout):
+        arrays[field.name] = ((count, *field.shape), field.dtype)
+    arrays["discount"], arrays["valid"] = ((count,), "float32"), ((count,), "bool")
+    arrays["env"], arrays["generation"] = ((count,), "int32"), ((count,), "int64")
+    return arrays
+
+
 def array_bytes(arrays: Arrays) -> int:
     """Bytes of all of them."""
     return sum(math.prod(shape) * np.dtype(dtype).itemsize for shape, dtype in arrays.values())
@@ -130,6 +157,13 @@ def predicted_bytes(layout: ReplayLayout, config: ReplayConfig) -> int:
 
     Not in it: first stacks of episodes that are neither copies of a frame nor filled up with zeros.
     """
+    if config.eviction == "lowest_priority":
+        kept = array_bytes(whole_transitions(layout, config)) + tree_bytes(layout.capacity)
+        return kept + _rings_bytes(waiting_layout(layout), config)
+    return _rings_bytes(layout, config) + tree_bytes(geometry(layout, config).total_rows)
+
+
+def _rings_bytes(layout: ReplayLayout, config: ReplayConfig) -> int:
     place, obs = geometry(layout, config), observation_field(layout, config)
     newest = place.columns * math.prod(obs.shape) * np.dtype(obs.dtype).itemsize
-    return array_bytes(row_arrays(layout, config)) + tree_bytes(place.total_rows) + newest
+    return array_bytes(row_arrays(layout, config)) + newest

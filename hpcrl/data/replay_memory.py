@@ -10,11 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from hpcrl.config import ReplayConfig
+from hpcrl.data.generators import generator_rows, load_generator_rows
 from hpcrl.data.priorities import PriorityTable
 from hpcrl.data.replay_beginnings import Beginnings
 from hpcrl.data.replay_layout import ReplayLayout, predicted_bytes, stored_fields
 from hpcrl.data.replay_returns import Returns, gather_transitions
 from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Rings
+from hpcrl.data.replay_state import load_counts, load_rings, rings_state, saved_powers, table_state
 from hpcrl.data.sum_tree import SumTree
 from hpcrl.data.trajectory import Trajectory
 
@@ -145,9 +147,8 @@ class ReplayMemory:
 
     def state(self) -> dict[str, Array]:
         """Everything, for a checkpoint: views of the memory itself, to be written before the next call."""
-        from hpcrl.data.replay_state import memory_state
-
-        return memory_state(self)
+        random = {"random": generator_rows([self.rng])}
+        return rings_state(self.rings, self.env_columns) | table_state(self.table) | random
 
     def load(self, parts: Sequence[Mapping[str, Array]]) -> None:
         """Take this shard's environments out of what the shards of another attempt had, however many those were.
@@ -155,9 +156,20 @@ class ReplayMemory:
         The random stream goes on where one of them had the same environments; else it stays as given. Raises ValueError
         naming the keys where that cannot be.
         """
-        from hpcrl.data.replay_state import load_parts
-
-        load_parts(self, parts)
+        if any("transitions" in part for part in parts):
+            raise ValueError(
+                "the saved replay memory was one of replay.eviction=lowest_priority; use that, or resume without the "
+                "memory"
+            )
+        load_counts(self.table, self.env_columns, parts)
+        for moved in load_rings(self.rings, self.layout, self.env_columns, parts):
+            leaves = saved_powers(self.table, moved.part)[moved.old]
+            self.tree.leaves[moved.new] = self.beginnings.enter_loaded(moved.column, moved.new, leaves)
+            self.size += int(np.count_nonzero(self.rings.flags[moved.new] & VALID))
+        self.table.rebuild()
+        for part in parts:
+            if part["env_columns"].tolist() == self.env_columns:
+                load_generator_rows([self.rng], part["random"])
 
     def close(self) -> None:
         """Free the memory and the files it lies in."""

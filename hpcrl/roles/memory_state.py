@@ -9,7 +9,8 @@ import numpy as np
 from hpcrl.comm.ranks import Placement
 from hpcrl.config import ConfigError, OffPolicyConfig, RunConfig
 from hpcrl.data.limiter import Limiter
-from hpcrl.data.replay_memory import ReplayLayout, ReplayMemory
+from hpcrl.data.replay import AnyMemory, make_replay_memory
+from hpcrl.data.replay_memory import ReplayLayout
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.roles.arenas import shard_envs, shard_positions
 from hpcrl.roles.session import Session
@@ -47,14 +48,14 @@ def make_limiter(config: RunConfig, shard: int) -> Limiter:
         raise ConfigError(str(error)) from error
 
 
-def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tuple[ReplayMemory, int]:
+def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tuple[AnyMemory, int]:
     """This replay rank's memory, as it was saved if it was, and the env_steps of the whole run. Local.
 
     The limiter goes on as well. Shards of another number are dealt out anew, by environments.
     """
     config, shard = session.config, placement.role_rank
     algorithm = off_policy(config)
-    memory = ReplayMemory(
+    memory = make_replay_memory(
         replay_layout(config, session.trajectory_spec, shard),
         config.replay,
         shard_envs(config, shard),
@@ -80,7 +81,7 @@ def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tup
     return memory, int(saved.meta["env_steps"])
 
 
-def memory_components(memory: ReplayMemory, limiter: Limiter) -> dict[str, Given]:
+def memory_components(memory: AnyMemory, limiter: Limiter) -> dict[str, Given]:
     """Both, for a checkpoint. Local."""
     return {"memory": memory.state(), "limiter": limiter.state()}
 

@@ -17,7 +17,7 @@ ResumeMode = Literal["never", "if-exists", "must"]
 
 FIXED = (
     *("scheme", "seed", "env", "model", "algorithm.name", "algorithm.normalize_returns", "lag.injection"),
-    "replay.frame_stack",
+    *("replay.frame_stack", "replay.eviction"),
 )
 """Keys that make a run what it is: a resumed one cannot change them."""
 _FREE = ("env.num_groups", "env.num_threads", "env.vectorization")

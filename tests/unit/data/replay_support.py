@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from hpcrl.config import ReplayConfig
-from hpcrl.data.replay_memory import ReplayLayout, ReplayMemory, Sample
+from hpcrl.data.replay import AnyMemory, make_replay_memory
+from hpcrl.data.replay_memory import ReplayLayout, Sample
 from hpcrl.data.specs import (
     ActionSpec,
     ArraySpec,
@@ -182,7 +183,7 @@ def make_memory(
     n: int = 1,
     length: int = 0,
     **options: Any,
-) -> ReplayMemory:
+) -> Any:
     columns = envs.envs if columns is None else columns
     layout = ReplayLayout(
         spec=envs.spec,
@@ -193,12 +194,10 @@ def make_memory(
     )
     settings = ReplayConfig(capacity=capacity, **(config or {}))
     options.setdefault("gamma", 0.9)
-    return ReplayMemory(layout, settings, columns, np.random.default_rng(seed), **options)
+    return make_replay_memory(layout, settings, columns, np.random.default_rng(seed), **options)
 
 
-def gathered(
-    memory: ReplayMemory, sample: Sample, envs: Envs, stored: tuple[Field, ...] = ()
-) -> dict[str, Any]:
+def gathered(memory: AnyMemory, sample: Sample, envs: Envs, stored: tuple[Field, ...] = ()) -> dict[str, Any]:
     """What a learner would get of it."""
     count, length = len(sample.slots), memory.layout.sequence_steps
     spec = (
@@ -210,10 +209,12 @@ def gathered(
     return {name: array[:, 1:-1] if length else array[0, 1:-1] for name, array in out.fields.items()}
 
 
-def everything(memory: ReplayMemory) -> Sample:
+def everything(memory: AnyMemory) -> Sample:
     """Each entry once, as if it had been drawn."""
     slots = np.flatnonzero(memory.tree.leaves)
-    return Sample(slots, memory.rings.generations(slots), np.ones(len(slots), np.float32))
+    kept = getattr(memory, "kept", None)
+    generations = memory.rings.generations(slots) if kept is None else kept["generation"][slots]
+    return Sample(slots, generations, np.ones(len(slots), np.float32))
 
 
 def ring_rows(column: Column, unroll: int) -> list[dict[str, Any]]:
