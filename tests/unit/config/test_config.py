@@ -336,7 +336,7 @@ def test_a_whole_run_round_trips(algorithm):
     few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
     model, replay, lag = BY_TYPE[ModelConfig], ReplayConfig(), BY_TYPE[LagConfig]
     if algorithm.uses_replay:
-        replay = BY_TYPE[ReplayConfig]
+        replay = BY_TYPE[ReplayConfig].model_copy(update={"eviction": "fifo"})
         lag = lag.model_copy(update={"max_lag": 1, "overdue": "wait"})
         algorithm = algorithm.model_copy(update={"batch_trajectories": None})
         recurrent = "lstm" if algorithm.sequence_steps else "none"
