@@ -46,7 +46,6 @@ class SAC(ContinuousAlgorithm):
     def __init__(self, config: SACConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
         super().__init__(config, env, model, seed, outputs=2, temperature=config.initial_temperature)
         self.network.policy.head.bias.data[self._size :] = model.initial_log_std
-        self._log_temperature = self.network.temperature.log
         self._target_entropy = -float(self._size) if config.target_entropy is None else config.target_entropy
 
     def choose(
@@ -67,7 +66,8 @@ class SAC(ContinuousAlgorithm):
     def loss(self, fields: Mapping[str, Tensor], metrics: Metrics) -> Loss:
         """As OffPolicyAlgorithm.loss."""
         batch = self.transitions(fields)
-        temperature = self._log_temperature.detach().exp()
+        log_temperature = self.network.temperature.log
+        temperature = log_temperature.detach().exp()
         with torch.no_grad():
             next_action, next_log_prob = self.sample(batch.next_obs, batch.noise[:, 0])
             with self.target.using():
@@ -83,7 +83,7 @@ class SAC(ContinuousAlgorithm):
         policy_loss = temperature * log_prob - values.amin(0)
         total = critic.losses.sum() + policy_loss.dot(batch.mask)
         if self.config.auto_temperature:
-            of_temperature = temperature_loss(self._log_temperature, log_prob, self._target_entropy)
+            of_temperature = temperature_loss(log_temperature, log_prob, self._target_entropy)
             total = total + of_temperature.dot(batch.mask)
         metrics.add(batch.mask, critic.losses, critic.value, target, critic.td_error, policy_loss, -log_prob)
         metrics.add_values(batch.mask, critic.value, target)
@@ -98,5 +98,5 @@ class SAC(ContinuousAlgorithm):
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """As ContinuousAlgorithm.update; the temperature after it is among the metrics."""
         result = super().update(batch, reducer, progress)
-        temperature = self._log_temperature.detach().exp().item()
+        temperature = self.network.temperature.log.detach().exp().item()
         return replace(result, metrics=result.metrics | {"temperature": temperature})

@@ -15,6 +15,7 @@ from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.algorithms.gradient import FlatAdam
 from hpcrl.algorithms.target import Target
 from hpcrl.config import SurrogateConfig
+from hpcrl.models.critics import PolicyAndCritics
 from hpcrl.models.flat import FlatParameters
 from tests.unit.algorithms.replayed import SETUPS, build_setup, replayed
 from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, SMALL, build, random_batch
@@ -82,19 +83,22 @@ def test_an_update_stays_where_the_batch_is(
     assert {vector.device for vector in algorithm.vectors()} == {META}
 
 
-@pytest.mark.parametrize("name", ["apex", "dqn"])
+@pytest.mark.parametrize("name", ["apex", "ddpg", "dqn", "sac", "td3"])
 def test_an_update_from_replay_stays_where_the_batch_is(
     name: str, values: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only the priorities come back."""
     algorithm = build_setup(SETUPS[name])
+    network = algorithm.network
+    parts = network.parts() if isinstance(network, PolicyAndCritics) else None
+    algorithm._on_device = True  # so random numbers come there, too
     with META:
         algorithm.network.to(META)
         algorithm.parameters = FlatParameters(algorithm.network)
-        algorithm.optimizer = FlatAdam(algorithm.parameters, 1e-5)
+        algorithm.optimizer = FlatAdam(algorithm.parameters, 1e-5, parts)
         algorithm.target = Target(algorithm.parameters)
     monkeypatch.setattr(Tensor, "cpu", lambda self: torch.ones(self.shape, device="cpu"))
-    batch = replayed(algorithm, DISCRETE, 4, seed=0)
+    batch = replayed(algorithm, SETUPS[name].env, 4, seed=0)
     there = {field: tensor.to(META) for field, tensor in batch.fields.items()}
     result = algorithm.update(replace(batch, fields=there), MetaReducer(), 0.5)
     assert result.priorities is not None and result.priorities.tolist() == [1.0] * 4
