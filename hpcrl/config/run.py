@@ -40,7 +40,8 @@ class RunConfig(Config):
     """Root of every random stream of the run."""
     deterministic: bool = False
     """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
-    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds)."""
+    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds). With
+    a replay memory actors and learners take turns."""
     env: EnvConfig
     model: ModelConfig = ModelConfig()
     algorithm: SerializeAsAny[AlgorithmConfig]

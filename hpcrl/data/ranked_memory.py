@@ -94,9 +94,9 @@ class RankedMemory:
 
     def insert(self, trajectory: Trajectory) -> None:
         """As ReplayMemory.insert."""
-        for columns, fields, flags in self.rings.blocks(trajectory):
-            self.rings.append(columns, fields, flags)
-            slots, priorities = self.beginnings.enter(columns)
+        for block in self.rings.blocks(trajectory):
+            self.rings.append(block)
+            slots, priorities = self.beginnings.enter(block.columns)
             if len(slots):
                 self._keep(slots, priorities)
 

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from hpcrl.data.priorities import Priorities, sequence_priorities
 from hpcrl.data.replay_layout import ReplayLayout, gives_priorities
-from hpcrl.data.replay_rings import GAP, VALID, Rings
+from hpcrl.data.replay_rings import VALID, Rings
 from hpcrl.data.specs import PRIORITY
 
 Slots = npt.NDArray[np.int64]
@@ -28,45 +28,22 @@ class Beginnings:
         self._rings, self._layout, self._priorities = rings, layout, priorities
         self._mix, self._cross_episodes = mix, cross_episodes
         self._kernels = replay_kernels
+        place = rings.place
+        self._limits = place.live, place.block, layout.sequence_steps, layout.steps_ahead
+        self._at_resets = not cross_episodes
+        self._given_by_actors = gives_priorities(layout)
         self.entered = np.zeros(layout.num_columns, np.int64)
         """Generation of each column up to which what can be an entry is one."""
 
     def enter(self, columns: Slots) -> tuple[Slots, npt.NDArray[np.float64]]:
         """Slots of what has become an entry in these columns, and its first priorities."""
-        rings, written = self._rings, self._rings.written[columns]
-        until = self._complete(columns)
-        begin = np.maximum(self.entered[columns], written - rings.place.live)
-        self.entered[columns] = np.maximum(until, self.entered[columns])
-        longest = max(int((until - begin).max(initial=0)), 0)
-        generations = begin[:, None] + np.arange(longest)
-        slots = rings.slots(columns[:, None], generations)
-        slots = slots[(generations < until[:, None]) & self._may_begin(slots, generations)]
-        if not gives_priorities(self._layout):
-            return slots, np.full(len(slots), self._priorities.newest)
+        rings = self._rings
+        slots = np.empty(int((rings.written[columns] - self.entered[columns]).sum()), np.int64)
+        count = self._kernels.enter(columns, self._limits, rings.books, self._at_resets, self.entered, slots)
+        slots = slots[:count]
+        if not self._given_by_actors:
+            return slots, np.full(count, self._priorities.newest)
         return slots, self._priorities.first(self._given(slots))
-
-    def _complete(self, columns: Slots) -> Slots:
-        """Up to which generation everything that an entry of these columns would need is there."""
-        written = self._rings.written[columns]
-        if self._layout.sequence_steps:
-            return written - self._layout.sequence_steps + 1
-        newest: Slots = np.maximum(written - self._layout.steps_ahead, self._rings.last_end[columns])
-        return newest + 1
-
-    def _may_begin(self, slots: Slots, generations: Slots) -> npt.NDArray[np.bool_]:
-        """Which env_steps an entry begins at."""
-        flags = self._rings.flags[slots]
-        valid: npt.NDArray[np.bool_] = (flags & VALID) != 0
-        if not self._layout.sequence_steps:
-            return valid
-        begins: npt.NDArray[np.bool_] = generations % self._rings.place.block == 0
-        if not self._cross_episodes:
-            begins |= flags == 0  # a reset step
-        after = np.zeros_like(valid)
-        if self._layout.sequence_steps > 1:  # then the env_step after it is there
-            after = (self._rings.flags[self._rings.after(slots, 1)] & VALID) != 0
-        begins &= ((flags & GAP) == 0) & (valid | after)
-        return begins
 
     def _given(self, slots: Slots) -> npt.NDArray[np.float32]:
         """|TD error| that the actors gave these entries."""
@@ -91,8 +68,11 @@ class Beginnings:
         self, column: int, slots: Slots, leaves: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.float64]:
         """Priorities of a column's newest env_steps, which were loaded: as saved, or that of new ones; else 0."""
-        complete = int(self._complete(np.array([column]))[0])
-        generations = self._rings.generations(slots)
-        begin = self._may_begin(slots, generations) & (generations < complete)
-        self.entered[column] = max(complete, 0)
+        rings, kernels = self._rings, self._kernels
+        until = kernels.complete(column, *self._limits[2:], rings.written, rings.last_end)
+        begin = np.empty(len(slots), bool)
+        kernels.begin(
+            slots, rings.generations(slots), until, self._limits, rings.books, self._at_resets, begin
+        )
+        self.entered[column] = max(until, 0)
         return np.where(begin, np.where(leaves > 0, leaves, self._priorities.newest), 0.0)

@@ -42,6 +42,9 @@ class StackedFrames:
 
     def __init__(self, frames: Array, depth: Array, origin: Array, columns: int) -> None:
         """frames [rows + 1, ...], the last one zeros; depth uint8, origin int32 [rows]."""
+        from hpcrl.data import replay_kernels
+
+        self._kernels = replay_kernels
         self._frames, self._depth, self._origin = frames, depth, origin
         self._odd: Array = np.zeros((0, 0, *frames.shape[1:]), frames.dtype)
         self._free: list[int] = []
@@ -59,7 +62,9 @@ class StackedFrames:
         """Store obs [U+1, B, k, ...] but the last at slots [U, B], which are rows of the `columns` [B]."""
         self._forget(slots)
         most = obs.shape[2] - 1
-        goes_on = np.concatenate([self._goes_on[columns][None], _continued(obs)])
+        goes_on = np.empty((len(obs), len(columns)), bool)
+        goes_on[0] = self._goes_on[columns]
+        self._kernels.goes_on(words(obs, 3), goes_on[1:])
         depth, origin = self._last_depth[columns], self._last_origin[columns]
         for step, row in enumerate(slots):
             depth = np.where(goes_on[step], np.minimum(depth + 1, most), 0).astype(np.uint8)
@@ -120,7 +125,7 @@ class StackedFrames:
 
     def _begin(self, stack: Array) -> int:
         """Kind of the first stack [k, ...] of a chain; an odd one is kept."""
-        older, newest = _bytes(stack[:-1]), _bytes(stack[-1:])
+        older, newest = words(stack[:-1], 1), words(stack[-1:], 1)
         if (older == newest).all():
             return _COPIES
         if not older.any():
@@ -145,17 +150,8 @@ class StackedFrames:
         self._free += (gone[gone >= _ODD] - _ODD).tolist()
 
 
-def _bytes(stacks: Array) -> Array:
-    """[frames, bytes or words], to be compared exactly."""
-    rows = np.ascontiguousarray(stacks).reshape(len(stacks), -1).view(np.uint8)
-    return rows.view(np.uint64) if rows.shape[1] % 8 == 0 else rows
-
-
-def _continued(obs: Array) -> npt.NDArray[np.bool_]:
-    """Whether each stack of obs [U+1, B, k, ...] but the first is the one before, moved by a frame: [U, B]."""
-    steps, columns, k = obs.shape[:3]
-    words = np.ascontiguousarray(obs).reshape(steps, columns, k, -1).view(np.uint8)
-    if words.shape[-1] % 8 == 0:
-        words = words.view(np.uint64)
-    same: npt.NDArray[np.bool_] = (words[1:, :, :-1] == words[:-1, :, 1:]).all(axis=(2, 3))
-    return same
+def words(array: Array, kept_axes: int) -> Array:
+    """All but the first axes as one axis of words, to be compared exactly; a view where the array is contiguous."""
+    rows = np.ascontiguousarray(array)
+    rows = rows.reshape(*rows.shape[:kept_axes], -1).view(np.uint8)
+    return rows.view(np.uint64) if rows.shape[-1] % 8 == 0 else rows

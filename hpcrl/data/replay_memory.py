@@ -15,7 +15,7 @@ from hpcrl.data.priorities import PriorityTable
 from hpcrl.data.replay_beginnings import Beginnings
 from hpcrl.data.replay_layout import ReplayLayout, predicted_bytes, stored_fields
 from hpcrl.data.replay_returns import Returns, gather_transitions
-from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Rings
+from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Block, Rings
 from hpcrl.data.replay_state import load_counts, load_rings, rings_state, saved_powers, table_state
 from hpcrl.data.sum_tree import SumTree
 from hpcrl.data.trajectory import Trajectory
@@ -65,6 +65,9 @@ class ReplayMemory:
         anew there); False: its env_steps after an end are not valid, and sequences begin at every reset step, too.
         Raises ValueError naming the keys where the capacity is too small for a single sample.
         """
+        from hpcrl.data import replay_kernels
+
+        self._kernels = replay_kernels
         if len(env_columns) != layout.num_columns:
             raise ValueError(f"{len(env_columns)} environments for a layout of {layout.num_columns}")
         self.layout, self.config, self.env_columns, self.rng = layout, config, list(env_columns), rng
@@ -111,8 +114,8 @@ class ReplayMemory:
         Its environments are those of its header. Where its first observation is not the last one of that environment
         (env_steps between were lost), the env_step before counts as truncated.
         """
-        for columns, fields, flags in self.rings.blocks(trajectory):
-            self._append(columns, fields, flags)
+        for block in self.rings.blocks(trajectory):
+            self._append(block)
 
     def sample(self, count: int, beta: float = 0.0, share: float = 1.0) -> Sample:
         """Draw `count` entries with replacement, one from each of `count` equal parts of the priorities' sum.
@@ -175,15 +178,17 @@ class ReplayMemory:
         """Free the memory and the files it lies in."""
         del self.rings, self.table, self.beginnings
 
-    def _append(self, columns: Slots, fields: dict[str, Array], flags: Array) -> None:
+    def _append(self, block: Block) -> None:
         """Store env_steps; what is too old is no entry from here on, and what has all it needs is one."""
-        place = self.rings.place
-        leaving = self.rings.written[columns] - place.live + np.arange(place.block)[:, None]
-        old = self.rings.slots(columns, leaving)[leaving >= 0]
-        self.size -= int(np.count_nonzero(self.rings.flags[old] & VALID))
-        self.rings.append(columns, fields, flags)
-        self.size += int(np.count_nonzero(flags & VALID))
-        self.table.replace(old, *self.beginnings.enter(columns))
+        rings, place = self.rings, self.rings.place
+        old = np.empty(block.columns.size * place.block, np.int64)
+        count, valid = self._kernels.leaving(
+            block.columns, place.live, place.block, place.rows, rings.written, rings.flags, old
+        )
+        held = rings.inserted[block.columns].sum()
+        rings.append(block)
+        self.size += int(rings.inserted[block.columns].sum() - held) - valid
+        self.table.replace(old[:count], *self.beginnings.enter(block.columns))
 
     def _gather_sequences(self, slots: Slots, fields: dict[str, Array]) -> None:
         rings, block = self.rings, self.rings.place.block
@@ -192,7 +197,9 @@ class ReplayMemory:
             fields[name][...] = flags & bit
         for step in range(len(flags)):
             rings.read_observations(rings.after(slots, step), fields["obs"][step])
-        rings.read_observations_after(slots, len(flags), fields["obs"][-1])
+        rings.read_observations(rings.after(slots, len(flags)), fields["obs"][-1])
+        ends_now = rings.generations(slots) + len(flags) == rings.written[slots // rings.place.rows]
+        rings.read_newest(slots, np.flatnonzero(ends_now), fields["obs"][-1])
         for field in stored_fields(self.layout):
             if field.start_only:
                 fields[field.name][0] = rings.rows[field.name][slots // block]

@@ -35,20 +35,21 @@ def gather_transitions(rings: Rings, slots: Slots, returns: Returns, fields: dic
     """Write the transitions that begin at slots [count] to `fields` of transition_spec [1, count, ...], but weight."""
     from hpcrl.data import replay_kernels
 
-    steps = np.empty(len(slots), np.int64)
-    replay_kernels.look_ahead(
+    after, newest = np.empty(len(slots), np.int64), np.empty(len(slots), np.int64)
+    count = replay_kernels.look_ahead(
         slots,
-        rings.place.rows,
-        rings.flags,
+        rings.books,
         rings.rows["reward"],
         returns.scaling,
         returns.discounts,
         fields["reward"][0],
         fields["discount"][0],
-        steps,
+        after,
+        newest,
     )
     rings.read_observations(slots, fields["obs"][0])
-    rings.read_observations_after(slots, steps, fields["next_obs"][0])
+    rings.read_observations(after, fields["next_obs"][0])
+    rings.read_newest(slots, newest[:count], fields["next_obs"][0])
     for name in ("action", "parameter_version"):
         fields[name][0] = rings.rows[name][slots]
     fields["valid"][0] = True

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from hpcrl.config import ReplayConfig
-from hpcrl.data.replay_frames import StackedFrames, WholeObservations
+from hpcrl.data.replay_frames import StackedFrames, WholeObservations, words
 from hpcrl.data.replay_layout import (
     ReplayLayout,
     geometry,
@@ -30,6 +30,17 @@ TERMINATED, TRUNCATED, VALID, GAP = 1, 2, 4, 8
 END = TERMINATED | TRUNCATED
 
 
+class Block(NamedTuple):
+    """unroll_length env_steps of some columns."""
+
+    columns: Slots
+    """[B]"""
+    fields: dict[str, Array]
+    """[T, B, ...] (obs: [T+1])"""
+    fills_gap: bool
+    """Nothing happened in them: env_steps were lost."""
+
+
 class Rings:
     """env_steps as they came, reset steps among them. Local.
 
@@ -38,7 +49,11 @@ class Rings:
     """
 
     def __init__(self, layout: ReplayLayout, config: ReplayConfig, env_columns: Sequence[int]) -> None:
+        from hpcrl.data import replay_kernels
+
+        self._kernels = replay_kernels
         self.place = place = geometry(layout, config)
+        self._steps = np.arange(place.block)[:, None]
         self.rows = rows = allocate(row_arrays(layout, config), config.memory_map)
         """Arrays by name, with an entry for every slot, or (start_only) for every trajectory."""
         self.flags = rows["flags"]
@@ -74,19 +89,24 @@ class Rings:
         """Where env_steps lie, or will; arrays that fit each other."""
         return columns * self.place.rows + generations % self.place.rows
 
+    @property
+    def books(self) -> tuple[int, Array, Array, Array, Array]:
+        """What the kernels know of the rings."""
+        return self.place.rows, self.flags, self.written, self.last_end, self.inserted
+
     def generations(self, slots: Slots) -> Slots:
         """Of the env_steps that lie in these slots now."""
-        rows = self.place.rows
-        newest = self.written[slots // rows] - 1
-        return newest - (newest - slots % rows) % rows
+        out = np.empty(len(slots), np.int64)
+        self._kernels.generations(slots, self.place.rows, self.written, out)
+        return out
 
     def after(self, slots: Slots, steps: Slots | int) -> Slots:
         """Slots so many env_steps later in the same columns."""
         rows = self.place.rows
         return slots // rows * rows + (slots % rows + steps) % rows
 
-    def blocks(self, trajectory: Trajectory) -> Iterator[tuple[Slots, dict[str, Array], Array]]:
-        """Columns [B], fields [T, B, ...] and flags [T, B] of a trajectory, each to be appended before the next.
+    def blocks(self, trajectory: Trajectory) -> Iterator[Block]:
+        """What a trajectory brings, to be appended one after the other.
 
         Its environments are those of its header. Where its first observation is not the last one of that environment
         (env_steps between were lost), the env_step before counts as truncated, and a filling block comes first.
@@ -94,22 +114,17 @@ class Rings:
         first, count = int(trajectory.header["first_env"]), int(trajectory.header["num_envs"])
         columns = np.array([self._index[env] for env in range(first, first + count)], np.int64)
         fields = {name: array[:, :count] for name, array in trajectory.fields.items()}
-        flags = fields["terminated"] * np.uint8(TERMINATED)
-        flags |= fields["truncated"] * np.uint8(TRUNCATED)
-        flags |= fields["valid"] * np.uint8(VALID)
         broken = self._broken(columns, fields["obs"][0])
         if broken.any():
-            self._end_episode(columns[broken])
-            yield columns[broken], *self._filling(columns[broken], fields["obs"][0, broken])
-        yield columns, fields, flags
+            yield self._filling(columns[broken], fields["obs"][0, broken])
+        yield Block(columns, fields, False)
 
-    def append(self, columns: Slots, fields: dict[str, Array], flags: Array) -> None:
+    def append(self, new: Block) -> None:
         """Store one of `blocks` behind the env_steps of its columns."""
-        block = self.place.block
-        slots = self.slots(columns, self.written[columns] + np.arange(block)[:, None])
+        block, columns, fields = self.place.block, new.columns, new.fields
+        slots = self.slots(columns, self.written[columns] + self._steps)
         self.observations.write(slots, fields["obs"], columns)
         self.newest_obs[columns] = fields["obs"][-1]
-        self.flags[slots] = flags
         for field in self._fields:
             if field.start_only:
                 self.rows[field.name][slots[0] // block] = fields[field.name][0]
@@ -117,48 +132,33 @@ class Rings:
                 self.rows[field.name][slots] = fields[field.name]
         if self._prioritized:
             self.rows[PRIORITY.name][slots] = fields[PRIORITY.name]
-        ends = (flags & END) != 0
-        newest_end = self.written[columns] + block - 1 - ends[::-1].argmax(axis=0)
-        self.last_end[columns] = np.where(ends.any(axis=0), newest_end, self.last_end[columns])
-        self.written[columns] += block
-        self.inserted[columns] += np.count_nonzero(flags & VALID, axis=0)
+        if new.fills_gap:
+            self._kernels.fill_gap(columns, block, self.books)
+        else:
+            ends = fields["terminated"], fields["truncated"], fields["valid"]
+            self._kernels.mark(columns, *ends, self.books)
 
     def _broken(self, columns: Slots, obs: Array) -> npt.NDArray[np.bool_]:
         """Where obs [B, ...] is another one than that after the newest env_step of the column: some were lost. [B]."""
-        count = len(columns)
-        before = self.newest_obs[columns].reshape(count, -1)
-        now = np.ascontiguousarray(obs).reshape(count, -1)
-        same = (before.view(np.uint8) == now.view(np.uint8)).all(axis=1)
+        same = np.empty(len(columns), bool)
+        self._kernels.equal_rows(words(self.newest_obs, 1), columns, words(obs, 1), same)
         gap: npt.NDArray[np.bool_] = ~same & (self.written[columns] > 0)
         return gap
 
-    def _end_episode(self, columns: Slots) -> None:
-        """Let the newest env_step of the columns count as truncated, if it is one of an episode that goes on."""
-        newest = self.written[columns] - 1
-        slots = self.slots(columns, newest)
-        goes_on = self.flags[slots] == VALID
-        self.flags[slots[goes_on]] |= TRUNCATED
-        self.last_end[columns[goes_on]] = newest[goes_on]
-
-    def _filling(self, columns: Slots, obs: Array) -> tuple[dict[str, Array], Array]:
-        """Fields and flags of a block that stands for lost env_steps before `obs` [B, ...], to be appended."""
-        block, count = self.place.block, len(columns)
+    def _filling(self, columns: Slots, obs: Array) -> Block:
+        """A block that stands for lost env_steps before `obs` [B, ...]."""
         fields = {
-            field.name: np.zeros((field.entries(block), count, *field.shape), field.dtype)
+            field.name: np.zeros((field.entries(self.place.block), len(columns), *field.shape), field.dtype)
             for field in self._layout.spec.fields
         }
         fields["obs"][0], fields["obs"][-1] = self.newest_obs[columns], obs
-        return fields, np.full((block, count), GAP, np.uint8)
+        return Block(columns, fields, True)
 
     def read_observations(self, slots: Slots, out: Array) -> None:
         """Copy the observations of slots [count] to `out` [count, ...], contiguous."""
         self.observations.read(slots, self.place.rows, out)
 
-    def read_observations_after(self, slots: Slots, steps: Slots | int, out: Array) -> None:
-        """As `read_observations`, those `steps` env_steps after the slots; at most one after the newest."""
-        rows = self.place.rows
-        columns = slots // rows
-        generations = self.generations(slots) + steps
-        self.read_observations(self.slots(columns, generations), out)
-        newest = np.flatnonzero(generations == self.written[columns])
-        out[newest] = self.newest_obs[columns[newest]]
+    def read_newest(self, slots: Slots, places: Slots, out: Array) -> None:
+        """Copy the observations after the newest env_steps of the slots' columns to out[places]."""
+        if len(places):
+            out[places] = self.newest_obs[slots[places] // self.place.rows]

@@ -71,7 +71,7 @@ class SumTree:
         `total` must be positive.
         """
         slots = np.empty(len(prefixes), np.int64)
-        self._kernels.find(self._nodes, self._offsets, prefixes, slots)
+        self._kernels.find(self._nodes, self._offsets, prefixes.astype(np.float64), slots)
         return slots
 
     def draw(self, count: int, rng: np.random.Generator) -> Slots:

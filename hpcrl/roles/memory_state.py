@@ -13,7 +13,7 @@ from hpcrl.data.replay import AnyMemory, make_replay_memory
 from hpcrl.data.replay_memory import ReplayLayout
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.roles.arenas import shard_envs, shard_positions
-from hpcrl.roles.session import Session
+from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.parts import Given, Values
 
 
@@ -78,6 +78,12 @@ def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tup
     memory.load([_arrays(one) for one in memories])
     same = [index for index, one in enumerate(memories) if np.array_equal(one["env_columns"], envs)]
     limiter.load([_arrays(limiters[index]) for index in same or range(len(limiters))], memory.inserted)
+    if not same:
+        text = (
+            f"{len(memories)} shards of the replay memory dealt out anew; drawn by a stream of its own from the seed "
+            f"and update {saved.update}"
+        )
+        record_event(session, placement, "stream_derived", text)
     return memory, int(saved.meta["env_steps"])
 
 

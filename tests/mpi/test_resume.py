@@ -160,14 +160,15 @@ def test_replayed(comm, sampling):
         check_cut_run(world, replayed(world.size, replay=REPLAY | {"sampling": sampling}), [2, 5, 9])
 
 
-def test_replayed_and_stopped_at_any_moment(comm):
-    """Also while a checkpoint is under way; no update is made twice or left out, and the books of the memory agree."""
-    settings = {"checkpoint": {"every_seconds": None, "every_updates": 1}, "deterministic": False}
+@pytest.mark.parametrize("env", [SLOW, CHAIN], ids=["slow", "fast"])
+def test_replayed_and_stopped_at_any_moment(comm, env):
+    """While a checkpoint is under way, or batches are drawn ahead; no update is made twice, and the books agree."""
+    cuts = {"every_seconds": None, "every_updates": 1 if env == SLOW else None}
     with half(comm) as world, folder(world) as path:
-        settings = replayed(world.size, env=SLOW, **settings)
+        settings = replayed(world.size, env=env, checkpoint=cuts, deterministic=False)
         for number in range(4):
-            code = attempt(world, path, settings, resume="if-exists", stop_after_s=0.05 + 0.05 * number)
-            assert code in (0, 75)
+            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == SLOW else {"stop_at": 4 * number + 2}
+            assert attempt(world, path, settings, resume="if-exists", **stop) in (0, 75)
         assert attempt(world, path, settings, resume="must") == 0
         on_root(world, check_replay_books, path, settings)
 

@@ -89,6 +89,21 @@ CONTRADICTIONS = {
         {"algorithm": {"name": "a3c", "normalize_returns": True}},
         ["algorithm.normalize_returns=true", "algorithm.name=a3c"],
     ),
+    "scattered stacks of frames": (
+        {
+            "algorithm": {"name": "dqn"},
+            "replay": {"sampling": "prioritized", "eviction": "lowest_priority", "frame_stack": 4},
+        },
+        ["replay.eviction=lowest_priority", "replay.frame_stack=4", "replay.eviction=fifo"],
+    ),
+    "scattered sequences": (
+        {
+            "algorithm": {"name": "r2d2"},
+            "model": {"recurrent": "lstm"},
+            "replay": {"sampling": "prioritized", "eviction": "lowest_priority"},
+        },
+        ["replay.eviction=lowest_priority", "algorithm.name=r2d2", "replay.eviction=fifo"],
+    ),
     "replay and moments of observations": (
         {"algorithm": {"name": "dqn"}, "model": {"normalize_observations": True}},
         ["model.normalize_observations=true", "algorithm.name=dqn", "use model.normalize_observations=false"],
