@@ -154,23 +154,23 @@ def a3c() -> RunConfig:
 
 
 def dqn() -> RunConfig:
-    """Double, dueling DQN, ten steps ahead, from uniform experience; one rank."""
+    """Double, dueling DQN, three steps ahead, from uniform experience; one rank."""
     return RunConfig(
         name="cartpole-dqn",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=8),
         algorithm=DQNConfig(
-            batch_size=128,
+            batch_size=512,
             gamma=0.99,
-            learning_rate=1e-3,
+            learning_rate=2e-3,
             anneal_learning_rate=True,
-            n_step=10,
+            n_step=3,
             target_update_updates=1,
             target_tau=0.05,
             epsilon_env_steps=10_000,
             reward_scale=0.1,
         ),
-        replay=ReplayConfig(capacity=50_000, min_size=1_000, samples_per_insert=16),
-        budget=BudgetConfig(env_steps=40_000),
+        replay=ReplayConfig(capacity=50_000, min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=45_000),
     )
 
 
@@ -180,16 +180,15 @@ def apex() -> RunConfig:
         name="cartpole-apex",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=12),
         algorithm=ApexConfig(
-            batch_size=128,
+            batch_size=512,
             gamma=0.99,
-            learning_rate=1e-3,
+            learning_rate=2e-3,
             anneal_learning_rate=True,
-            n_step=5,
             target_update_updates=1,
             target_tau=0.05,
             reward_scale=0.1,
         ),
         ranks=RanksConfig(actors=3, replay=2, learners=2),
-        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=1_000, samples_per_insert=16),
-        budget=BudgetConfig(env_steps=40_000),
+        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=30_000),
     )
