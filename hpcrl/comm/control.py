@@ -18,7 +18,7 @@ from hpcrl.comm.world import World
 TIME_IS_UP = 1000
 """Stands where a signal's number would, when the allocation ends."""
 _WORDS = 6
-_STOPPED, _PART, _SCORE = 0, -1, -2
+_STOPPED, _PART, _SCORE, _ROWS = 0, -1, -2, -3
 """First word of a message that is not a request to stop, whose first word is the signal's number."""
 _POSTED = 4
 
@@ -41,6 +41,8 @@ class Control:
         """After `stopped`: another attempt like this one would come to nothing."""
         self.score: float | None = None
         """On learner 0: what another rank has sent last by `send_score`."""
+        self.rows_on_disk = -1
+        """On learner 0: what was sent last by `send_rows`."""
         self.time_is_up: Callable[[], bool] = lambda: False
         """Asked on learner 0: whether to stop as if a signal had come."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
@@ -73,6 +75,8 @@ class Control:
                 elif note[0] == _SCORE:
                     score = float(note[2:3].view(np.float64)[0])
                     self.score = None if np.isnan(score) else score
+                elif note[0] == _ROWS:
+                    self.rows_on_disk = int(note[1])
                 else:
                     self._note(f"{_name(int(note[0]))} on rank {rank}", int(note[0]), rank)
                 receiver.post(note)
@@ -133,6 +137,13 @@ class Control:
         note = _message(_SCORE, 0)
         note[2:3].view(np.float64)[0] = np.nan if score is None else score
         self._asking.send(note)
+
+    def send_rows(self, number: int) -> None:
+        """Tell learner 0, which may be this rank, that every row before mark `number` is in the result file."""
+        if self._asking is None:
+            self.rows_on_disk = number
+        else:
+            self._asking.send(_message(_ROWS, number))
 
     def take_parts(self) -> list[tuple[int, int, bool, bytes]]:
         """On learner 0: (world rank, update, final, digest) of the parts written since the last call. Local."""

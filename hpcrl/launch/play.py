@@ -6,6 +6,7 @@ import logging
 import math
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -27,7 +28,7 @@ from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.cut import Cuts
-from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
 from hpcrl.roles.session import RoleLoop, Session, run_roles
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.resume import ResumeMode
@@ -206,11 +207,15 @@ def _make_session(
     roll: RollCall,
 ) -> tuple[Session, RecordSender | RecordReceiver]:
     records: RecordSender | RecordReceiver
+    control = Control(world, flag)
     if results:
         writer = results[0].writer
-        records = RecordReceiver(world, writer.add, roll.take)
+        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
+        marks = Marks(learners, writer.flush, control.send_rows)
+        records = RecordReceiver(world, writer.add, roll.take, marks.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records
+        mark_rows: Callable[[int], None] = partial(marks.take, world.rank)
 
         def poll_records() -> bool:
             writer.poll()
@@ -218,7 +223,7 @@ def _make_session(
     else:
         records = RecordSender(world)
         record, start_clock, poll_records = records.add, _no_clock, records.poll
-    control = Control(world, flag)
+        mark_rows = records.mark
     session = Session(
         world=world,
         config=config,
@@ -234,6 +239,7 @@ def _make_session(
         start_clock=start_clock,
         report=board.report,
     )
+    session.cuts.mark_rows = mark_rows
     return session, records
 
 

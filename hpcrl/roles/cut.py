@@ -3,7 +3,8 @@
 A cut lies at an update boundary, where every learner knows it to be. From there a mark goes the way of the data: after
 the last version the replay ranks get a mark, after the last grant the actors. Whoever has it writes a part: learners at
 the update itself, a replay rank once everything it had granted has come, an actor once it has sent it off. Nobody waits
-for anybody else's file; learner 0 hears of every part and completes the set while the run goes on.
+for anybody else's file; learner 0 hears of every part and completes the set while the run goes on. Not before the rows
+of the learners' updates are in the result file, too: what a run goes on from after a kill is there to be read.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ class Cuts:
         self.is_root = world.rank == learners[0]
         self.score: Callable[[], float | None] = lambda: None
         """On the rank that writes the results: the recent training return."""
+        self.mark_rows: Callable[[int], None] = self._control.send_rows
+        """On learners: tell the rank that writes the results that it has every row before this mark."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:
@@ -151,6 +154,8 @@ class Cuts:
     ) -> None:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
+        if placement.role in ("learner", "worker"):
+            self.mark_rows(_mark_of(update, final))
         found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
         if self._world.rank == self._world.plan.writer:
             if self.is_root:
@@ -172,7 +177,7 @@ class Cuts:
         for rank, update, final, digest in self._control.take_parts():
             (placement,) = self._world.plan.of_rank(rank)
             self._note(part_name(placement), update, digest.hex(), final=final)
-        if not pending.hashes.keys() >= set(self._parts):
+        if self.missing():
             return None
         settings = self._config.checkpoint
         checkpoint.complete(
@@ -203,13 +208,20 @@ class Cuts:
 
     def missing(self) -> str:
         """Parts that are not there yet, for a report. On learner 0."""
-        there = self._pending.hashes if self._pending is not None else {}
-        return ", ".join(name for name in self._parts if name not in there)
+        pending = self._pending
+        names = [name for name in self._parts if pending is None or name not in pending.hashes]
+        if pending is not None and self._control.rows_on_disk != _mark_of(pending.update, pending.final):
+            names.append("the rows in the result file")
+        return ", ".join(names)
 
     def _lose(self, rank: int) -> None:
         """Whatever role has died there writes no more parts; one it has written still counts."""
         for placement in self._world.plan.of_rank(rank):
             self._parts.remove(part_name(placement))
+
+
+def _mark_of(update: int, final: bool) -> int:
+    return 2 * update + final
 
 
 def part_name(placement: Placement) -> str:

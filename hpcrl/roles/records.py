@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -25,6 +25,8 @@ _NAMES = list(TABLES)
 _SLOTS = 2
 _NOTE = -1
 """Stands for a table where a block is no rows but a note."""
+_MARK = -2
+"""Stands for a table where a block is no rows but a mark, whose number is its count."""
 _SIGN_BYTES = 8
 _LONGEST_WAIT_S = 0.1
 
@@ -46,6 +48,7 @@ class RecordSender:
         self._waiting: dict[str, list[Rows]] = {}
         self._waiting_bytes = 0
         self._waiting_since = 0.0
+        self._marks: list[int] = []
         self._closing = False
         self._free = [np.zeros(_BLOCK_BYTES, np.uint8) for _ in range(_SLOTS)]
 
@@ -77,16 +80,23 @@ class RecordSender:
         self._send(_NOTE, len(said), said)
         return True
 
+    def mark(self, number: int) -> None:
+        """Tell the writer that it has every row up to here; they leave at once, and the mark after them."""
+        self._marks.append(number)
+        self.poll()
+
     def poll(self) -> bool:
         """Progress: send what is due while a block is free; whether a block left."""
         self._sender.poll()
-        if not self._waiting or not self._free:
+        if not (self._waiting or self._marks) or not self._free:
             return False
         late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
-        if not (self._closing or late or self._waiting_bytes >= _BLOCK_BYTES):
+        if not (self._closing or self._marks or late or self._waiting_bytes >= _BLOCK_BYTES):
             return False
         while self._waiting and self._free:
             self._send_block()
+        while self._marks and self._free:
+            self._send(_MARK, self._marks.pop(0), np.zeros(0, np.uint8))
         return True
 
     def _send_block(self) -> None:
@@ -111,22 +121,28 @@ class RecordSender:
         self._closing = True
         self._signs.close()
         self.poll()
-        if not self._waiting:
+        ended = not (self._waiting or self._marks)
+        if ended:
             self._sender.close()
-        return not self._waiting and self._sender.drained and self._signs.drained
+        return ended and self._sender.drained and self._signs.drained
 
 
 class RecordReceiver:
-    """The writer's end: blocks of rows, notes, and signs of work, from every other rank."""
+    """The writer's end: blocks of rows, notes, marks, and signs of work, from every other rank."""
 
     def __init__(
-        self, world: World, sink: Sink, take_note: Callable[[int, str], bool] = lambda rank, text: True
+        self,
+        world: World,
+        sink: Sink,
+        take_note: Callable[[int, str], bool] = lambda rank, text: True,
+        take_mark: Callable[[int, int], None] = lambda rank, number: None,
     ) -> None:
         """Local. `sink` is called with each block's rows, which it must copy.
 
         `take_note` with the rank and text of each note, "" for a sign of work; it says whether that is progress.
+        `take_mark` with the rank and number of each mark, once all rows before it have gone to `sink`.
         """
-        self._sink, self._take_note = sink, take_note
+        self._sink, self._take_note, self._take_mark = sink, take_note, take_mark
         others = [rank for rank in range(world.comm.size) if rank != world.rank]
         self._receivers: list[Receiver] = [world.receiver(rank, Tag.RECORDS) for rank in others]
         self._signs: list[Receiver] = [world.receiver(rank, Tag.WORK, _SIGN_BYTES) for rank in others]
@@ -150,6 +166,9 @@ class RecordReceiver:
                 if index == _NOTE:
                     text = content[:count].tobytes().decode(errors="replace")
                     progress |= self._take_note(receiver.source, text)
+                elif index == _MARK:
+                    self._take_mark(receiver.source, count)
+                    progress = True
                 else:
                     progress = True
                     dtype = TABLES[_NAMES[index]].dtype
@@ -167,6 +186,24 @@ class RecordReceiver:
         """Take the posted buffers back; only after `drained`."""
         for receiver in (*self._receivers, *self._signs):
             receiver.cancel()
+
+
+class Marks:
+    """On the writer: brings rows to disk once every learner has marked that those of a checkpoint have come. Local."""
+
+    def __init__(self, learners: Sequence[int], flush: Callable[[], None], tell: Callable[[int], None]):
+        """learners: world ranks. `tell` is called with a mark's number when all before it is on disk."""
+        self._learners, self._flush, self._tell = set(learners), flush, tell
+        self._missing: dict[int, set[int]] = {}
+
+    def take(self, rank: int, number: int) -> None:
+        """Learner `rank` has marked."""
+        missing = self._missing.setdefault(number, set(self._learners))
+        missing.discard(rank)
+        if not missing:
+            del self._missing[number]
+            self._flush()
+            self._tell(number)
 
 
 class ResultWriter:
@@ -217,8 +254,12 @@ class ResultWriter:
         """Bring rows to disk when their time has come, also while none are added."""
         self._runlog.maybe_flush()
 
+    def flush(self) -> None:
+        """Bring every row to disk now."""
+        self._runlog.flush()
+
     def close(self) -> None:
-        """Bring everything to disk."""
+        """Bring everything to disk, and close the file."""
         self._runlog.close()
 
 

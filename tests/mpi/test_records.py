@@ -1,7 +1,7 @@
 import numpy as np
 
 from hpcrl.comm.stream import Tag
-from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
 from hpcrl.storage import TABLES
 from tests.mpi.support import drain, open_test_world, poll_until
 
@@ -211,3 +211,34 @@ def test_signs_of_work_are_told_apart_from_rows(comm):
                 poll_until(world, sender.sign)
             drain(world, sender)
             assert not sender.sign(), "it has closed"
+
+
+def test_a_mark_comes_after_every_row_before_it(comm):
+    """At once, though no block is full and the row is young; from every learner before they are brought to disk."""
+    with open_test_world(comm) as world:
+        collected, marked, done = Collected(), [], []
+        others = [rank for rank in range(comm.size) if rank != world.plan.writer]
+        if world.rank == world.plan.writer:
+            marks = Marks(others, flush=lambda: done.append("flush"), tell=done.append)
+
+            def take(rank, number):
+                rows = collected.table("events")
+                marked.append((rank, number, int((rows["world_rank"] == rank).sum())))
+                marks.take(rank, number)
+
+            receiver = RecordReceiver(world, collected, take_mark=take)
+            drain(world, receiver)
+            receiver.close()
+            assert sorted(marked) == [
+                (rank, number, number + rank) for rank in others for number in (3, 1000)
+            ]
+            assert done == (["flush", 3, "flush", 1000] if others else [])
+        else:
+            sender = RecordSender(world)
+            sender.add("events", TABLES["events"].rows(3 + world.rank, kind="tick", world_rank=world.rank))
+            sender.mark(3)
+            sender.add(
+                "events", TABLES["events"].rows(997, kind="tick", world_rank=world.rank)
+            )  # some blocks
+            sender.mark(1000)
+            drain(world, sender)

@@ -54,7 +54,13 @@ def resume(folder, *settings, **how):
 
 def test_a_killed_rank_costs_what_came_after_the_last_set(tmp_path, whole):
     with start(
-        tmp_path, *DETERMINISTIC, SLOW, "checkpoint.every_updates=5", RUN_DIR, recipe=CHAIN
+        tmp_path,
+        *DETERMINISTIC,
+        SLOW,
+        "checkpoint.every_updates=5",
+        "storage.flush_interval_s=1000",  # a set is not complete before its rows are in the file
+        RUN_DIR,
+        recipe=CHAIN,
     ) as running:
         running.until_updates(12)
         os.kill(running.pids()["actor 0"], signal.SIGKILL)
