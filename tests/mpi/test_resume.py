@@ -25,11 +25,13 @@ from tests.mpi.resume_support import (
     numbers_of_sets,
     on_root,
     pipeline,
+    shared_out,
     synchronous,
     weights,
     weights_of_whole,
 )
 
+ENVS = {"chain": CHAIN, "bandit": BANDIT, "slow": SLOW}
 SHORT_CHAIN = CHAIN | {"kwargs": {"max_episode_steps": 9}}
 DROPPED = [
     *[("synchronous", name, None) for name in ("algorithm", "counters", "actions", "envs")],
@@ -71,12 +73,12 @@ def check_cut_run(comm, settings, stops):
         assert weights(comm, path / "cut") == weights_of_whole(comm, settings)
 
 
-@pytest.mark.parametrize("env", [CHAIN, BANDIT], ids=["chain", "bandit"])
+@pytest.mark.parametrize("env", shared_out("chain", "bandit"))
 def test_synchronous(comm, env):
-    check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 9])
+    check_cut_run(comm, synchronous(comm.size, env=ENVS[env]), [2, 5, 9])
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0"])
+@pytest.mark.parametrize("kind", shared_out("synchronous", "max_lag 0"))
 def test_running_moments_count_every_env_step_once(comm, kind):
     """However many learners, epochs, and attempts there are; and what is counted does not depend on them."""
     with half(comm) as world, folder(world) as path:
@@ -141,14 +143,15 @@ def test_gradients_by_torch(comm):
 
 
 @pytest.mark.parametrize(
-    ("max_lag", "env"), [(0, CHAIN), (1, CHAIN), (1, BANDIT), (1, SLOW)], ids=["0", "1", "1 bandit", "1 slow"]
+    ("max_lag", "env", "stops"),
+    shared_out((0, "chain", [2, 5, 9]), (1, "chain", [2, 5, 9]), (1, "bandit", [5]), (1, "slow", [2, 5])),
 )
-def test_pipeline(comm, max_lag, env):
+def test_pipeline(comm, max_lag, env, stops):
     with half(comm) as world:
-        check_cut_run(world, pipeline(world.size, max_lag, env=env), [2, 5, 9])
+        check_cut_run(world, pipeline(world.size, max_lag, env=ENVS[env]), stops)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", shared_out(True, False))
 def test_stopped_at_any_moment(comm, deterministic):
     """Also while a checkpoint is under way, which is given up then, or awaited where everything counts."""
     settings = {"checkpoint": {"every_seconds": None, "every_updates": 1}, "budget": {"env_steps": 500}}
@@ -166,7 +169,7 @@ def test_stopped_at_any_moment(comm, deterministic):
             assert weights(world, path) == weights_of_whole(world, settings | {"checkpoint": {}})
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", shared_out(False, True))
 def test_by_messages_alone(comm, deterministic):
     """As between nodes: marks, parts and trajectories travel by MPI."""
     settings = {"comm": {"transport": "messages"}, "checkpoint": {"every_seconds": None, "every_updates": 3}}
@@ -282,7 +285,7 @@ def check_elastic_run(path):
     assert b"episode_restarted" not in events["kind"]
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0", "max_lag 1"])
+@pytest.mark.parametrize("kind", shared_out("max_lag 0", "max_lag 1", "synchronous"))
 def test_every_periodic_set_leads_to_the_same_end(comm, kind):
     """As after a SIGKILL at any time: all that counts is the newest set that was complete."""
     periodic = {"checkpoint": {"every_seconds": None, "every_updates": 4, "keep": 100}}
@@ -307,7 +310,7 @@ def cut_off(source, target, number):
             shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("max_lag", [1, 3])
+@pytest.mark.parametrize("max_lag", shared_out(1, 3))
 def test_no_trajectory_is_lost_or_trained_on_twice(comm, max_lag):
     """What the actors have sent was trained on, or waits in the newest set; over stops, too."""
     periodic = {"every_seconds": None, "every_updates": 2}
