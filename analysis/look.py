@@ -81,6 +81,11 @@ def short(value: float) -> str:
     return f"{value:g}"
 
 
+def clip(text: str, width: int = 60) -> str:
+    """Text that is not longer than `width`."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
 def cell(value: Any) -> str:
     """One value of a table as people read it: four digits, thousands apart, a dash for what is not known."""
     if value is None or (isinstance(value, float) and not math.isfinite(value)):

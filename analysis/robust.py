@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
+import pandas as pd
 
 Scores = Sequence[npt.NDArray[np.float64]]
 Aggregate = Callable[[Sequence[npt.NDArray[np.float64]]], npt.NDArray[np.float64]]
@@ -38,7 +38,9 @@ class Estimate(NamedTuple):
 
 def iqm(samples: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
     """Interquartile mean of each row: of all seeds and tasks without the lowest and the highest floor(n / 4)."""
-    return np.asarray(stats.trim_mean(np.concatenate(samples, axis=-1), 0.25, axis=-1))
+    values = np.sort(np.concatenate(samples, axis=-1), axis=-1)
+    cut = values.shape[-1] // 4
+    return values[..., cut : values.shape[-1] - cut].mean(axis=-1)
 
 
 def mean(samples: Sequence[npt.NDArray[np.float64]]) -> npt.NDArray[np.float64]:
@@ -120,7 +122,7 @@ def permutation_p(first: Scores, second: Scores, *, resamples: int = RESAMPLES, 
     exact = ways <= resamples
     nulls, seen = [], []
     for one, other in zip(first, second, strict=True):
-        ranks = stats.rankdata(np.concatenate([one, other]))
+        ranks = pd.Series(np.concatenate([one, other])).rank().to_numpy()
         seen.append(_share(ranks[None, : len(one)], len(other))[0])
         chosen = _every_choice(ranks, len(one)) if exact else _random_choices(ranks, len(one), resamples, rng)
         nulls.append(_share(chosen, len(other)))

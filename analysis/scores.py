@@ -20,6 +20,7 @@ from hpcrl.storage.files import read_json
 LAST_EPISODES = 100
 ENDED = (ExitCode.FINISHED, ExitCode.LEARNING_FAILED)
 """Exit codes of runs that count: the budget is used, or the gradients are not finite any more."""
+FEW_SEEDS = 5
 SOURCES = ("auto", "evaluation", "training")
 
 
@@ -82,6 +83,25 @@ def left_out(frame: pd.DataFrame) -> str:
     named = "; ".join(f"{row.run}: {row.why_not}" for row in rows.head(3).itertuples())
     more = f"; and {len(rows) - 3} more" if len(rows) > 3 else ""
     return f"left out, {len(rows)} of {len(frame)} runs: {named}{more}"
+
+
+def notes(frame: pd.DataFrame) -> list[str]:
+    """What a reader of comparisons of these runs must know, a sentence each."""
+    counted, found = frame[frame["counts"]], []
+    fewest = counted.groupby(["setting", "env"]).size().min() if len(counted) else 0
+    if 0 < fewest < FEW_SEEDS:
+        found.append(f"as few as {fewest} seed{'s' if fewest > 1 else ''}: intervals are too narrow to trust")
+    reached = counted.groupby("env")["env_steps"].agg(["min", "max"])
+    for env, row in reached[reached["max"] > 1.1 * reached["min"]].iterrows():
+        found.append(
+            f"runs on {env} end at {row['min']:,} to {row['max']:,} env_steps; compare at equal ones by --at N"
+        )
+    again = counted[counted.duplicated(["setting", "env", "seed"], keep=False)]
+    if len(again):
+        found.append(
+            f"{len(again)} runs share setting and seed with another one and count as seeds of their own"
+        )
+    return found
 
 
 def need_scores(frame: pd.DataFrame) -> None:

@@ -15,11 +15,9 @@ from matplotlib.figure import Figure
 from robust import estimate, iqm
 from scores import returns_at
 from script import progress
-from sweeps import find_runs, setting_labels
+from sweeps import environments, find_runs, setting_labels
 
 from hpcrl.config import ConfigError
-from hpcrl.storage import find_run
-from hpcrl.storage.files import read_json
 
 PLACES = 60
 RESAMPLES = 2_000
@@ -37,9 +35,7 @@ def seed_bands(
     """
     runs = find_runs(runs)
     settings = setting_labels(runs, by)
-    envs = [
-        str(((read_json(find_run(run) / "config.json") or {}).get("env") or {}).get("id")) for run in runs
-    ]
+    envs = environments(runs)
     groups: dict[tuple[str, str], list[pd.DataFrame]] = {}
     for run, env, setting in zip(progress(runs, "reading runs"), envs, settings, strict=True):
         episodes = load_run(run, "episodes")["episodes"]

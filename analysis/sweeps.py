@@ -51,21 +51,28 @@ def run_labels(runs: Sequence[str | Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(folder) for folder in folders]
 
 
-def setting_labels(runs: Sequence[str | Path], by: Sequence[str] = ()) -> list[str]:
+def environments(runs: Sequence[str | Path]) -> list[str]:
+    """Of each run the name of its environment; "unknown" where there is no config.json."""
+    return [str((_config(run).get("env") or {}).get("id", "unknown")) for run in runs]
+
+
+def setting_labels(
+    runs: Sequence[str | Path], by: Sequence[str] = (), *, ignore: Sequence[str] = ()
+) -> list[str]:
     """Of each run the name of its setting, which the runs that differ by seed or environment alone share.
 
     Only as many settings are named as tell the runs of one environment apart, `algorithm.name` first; `by` names others
-    (dotted keys). Where nothing differs it is the runs' common name. Raises ConfigError for a key that no run has.
+    (dotted keys), `ignore` sections that do not matter. Where nothing differs it is the runs' common name. Raises
+    ConfigError for a key that no run has.
     """
     configs = [dict(_flat(_config(run))) for run in runs]
     known = dict.fromkeys(key for config in configs for key in config)
     for key in by:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=3)
-            raise ConfigError(
-                f"no run has a setting {key!r}; {'near: ' + ', '.join(near) if near else 'see config.json'}"
-            )
-    keys = list(by) or _telling_keys(configs)
+            hint = f"near: {', '.join(near)}" if near else "config.json lists them"
+            raise ConfigError(f"no run has a setting {key!r}; {hint}")
+    keys = list(by) or _telling_keys(configs, ("env.", "seed", *ignore))
     if not keys:
         names = {str(config.get("name") or config.get("algorithm.name") or "run") for config in configs}
         return [", ".join(sorted(names))] * len(runs)
@@ -83,11 +90,9 @@ def setting_labels(runs: Sequence[str | Path], by: Sequence[str] = ()) -> list[s
     ]
 
 
-def _telling_keys(configs: Sequence[Mapping[str, Any]]) -> list[str]:
+def _telling_keys(configs: Sequence[Mapping[str, Any]], ignore: tuple[str, ...]) -> list[str]:
     """As few keys as tell apart the runs of each environment that differ by more than the seed."""
-    keys = list(
-        dict.fromkeys(key for config in configs for key in config if not key.startswith(("env.", "seed")))
-    )
+    keys = list(dict.fromkeys(key for config in configs for key in config if not key.startswith(ignore)))
     # a key that is not there says nothing: other algorithms have none, nor have older versions
     differing = [key for key in keys if len({repr(config[key]) for config in configs if key in config}) > 1]
     # the first are kept longest; a name says less than what it was made from
