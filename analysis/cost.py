@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from load import load_run
-from look import color, markdown, new_figure, short, tidy
+from look import clip, color, markdown, new_figure, short, tidy
 from matplotlib.figure import Figure
 from resources import cores
 from scores import LAST_EPISODES, run_scores
@@ -85,8 +85,10 @@ def draw(table: pd.DataFrame, target: float | None = None) -> Figure:
     left.set_yticks(places, table["run"], fontsize=8)
     left.set_ylim(len(table) - 0.4, -0.6)
     left.set_xlabel("node-hours")
-    for row, ink in zip(table.itertuples(), inks, strict=True):
-        right.plot(row.node_hours, row.score, "o", color=ink)
+    for index, (setting, rows) in enumerate(table.groupby("setting", sort=False)):
+        right.plot(rows["node_hours"], rows["score"], "o", color=color(index), label=clip(str(setting), 40))
+    if len(names) > 1:
+        right.legend(frameon=False, fontsize=8)
     right.set(xlabel="node-hours", ylabel="score: return at the end")
     for axis in (left, right):
         axis.xaxis.set_major_formatter(lambda value, _: short(float(f"{value:.4g}")))

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 from load import load_run
-from look import FAINT, INK, color, env_steps_axis, legend_below, new_figure, style, tidy, time_unit
+from look import FAINT, INK, clip, color, env_steps_axis, legend_below, new_figure, style, tidy, time_unit
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from script import Output, make_parser, progress, run_script
@@ -193,7 +193,7 @@ def _finish(figure: Figure, axes: Any, summaries: list[dict[str, Any]], unit: st
     titles = sorted(
         {f"{summary['algorithm']} on {summary['env']}" for summary in summaries if summary["env"]}
     )
-    axes[0].set_title(", ".join(titles), fontsize=11.5, fontweight="bold", color=INK, loc="left")
+    axes[0].set_title(clip(", ".join(titles), 48), fontsize=11.5, fontweight="bold", color=INK, loc="left")
     axes[1].set_title(
         f"line: mean of ≤ {window} episodes   band: 10 to 90 %   ◆ evaluation ± std",
         fontsize=8.5,

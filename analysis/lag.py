@@ -115,8 +115,19 @@ def correlation(table: pd.DataFrame) -> pd.DataFrame:
         shuffled = rng.permuted(np.tile(score, (SHUFFLES, 1)), axis=1)
         seen, null = _correlate(lag, score[None])[0], _correlate(lag, shuffled)
         p = (1 + np.count_nonzero(np.abs(null) >= abs(seen) - 1e-12)) / (1 + SHUFFLES)
-        rows.append({"env": env, "runs": len(group), "rank_correlation": float(seen), "p": float(p)})
-    return pd.DataFrame(rows, columns=["env", "runs", "rank_correlation", "p"])
+        row = {"env": env, "runs": len(group), "settings": group["setting"].nunique()}
+        rows.append(row | {"rank_correlation": float(seen), "p": float(p)})
+    return pd.DataFrame(rows, columns=["env", "runs", "settings", "rank_correlation", "p"])
+
+
+def sentences(related: pd.DataFrame) -> list[str]:
+    """What `correlation` found, in words."""
+    return [
+        f"On {row.env}, {row.runs} runs of {row.settings} setting{'s' if row.settings > 1 else ''}: rank correlation "
+        f"of mean lag and score {row.rank_correlation:+.2f}, p = {row.p:.2g}; what else differs between them may be "
+        "the cause."
+        for row in related.itertuples()
+    ]
 
 
 def draw(updates: pd.DataFrame, histogram: pd.DataFrame, table: pd.DataFrame) -> Figure:
@@ -175,11 +186,7 @@ def _work(options: argparse.Namespace) -> Output:
     table = lag_by_run(updates, run_scores(options.runs, by=options.by, unfinished=True))
     related = correlation(table)
     text = markdown(table)
-    for row in related.itertuples():
-        text += (
-            f"\nOn {row.env}, {row.runs} runs: rank correlation of mean lag and score {row.rank_correlation:+.2f}, "
-            f"p = {row.p:.2g}"
-        )
+    text += "".join(f"\n{one}\n" for one in sentences(related))
     return Output(updates, draw(updates, lag_histogram(options.runs), table) if options.out else None, text)
 
 

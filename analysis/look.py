@@ -55,9 +55,13 @@ def say(axis: Axes, text: str) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def legend_below(figure: Figure, axis: Axes) -> None:
-    """One legend for the whole figure, of the things that are labeled on `axis`, in as many columns as fit."""
-    handles, labels = axis.get_legend_handles_labels()
+def legend_below(figure: Figure, *axes: Axes) -> None:
+    """One legend for the whole figure, of what is labeled on any of `axes`, in as many columns as fit."""
+    named = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            named.setdefault(label, handle)
+    labels, handles = list(named), list(named.values())
     if not labels:
         return
     columns = max(1, min(len(labels), 3, LEGEND_WIDTH // max(len(label) + 8 for label in labels)))

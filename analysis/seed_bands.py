@@ -96,5 +96,5 @@ def _figure(drawn: dict[tuple[str, str], Any], window: int) -> Figure:
         color=FAINT,
         loc="right",
     )
-    legend_below(figure, axes[0])
+    legend_below(figure, *axes)
     return figure

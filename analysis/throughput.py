@@ -112,8 +112,8 @@ def draw(table: pd.DataFrame, over_time: pd.DataFrame, per: str = "ranks") -> Fi
     tidy(left, "speed over time")
     tidy(right, f"speed by {per}")
     scaled = table[(table["env_steps_per_s"] > 0) & table[per].notna()]
-    if scaled[per].nunique() < 2:
-        say(right, f"all runs have the same number of {per}:\nno scaling to show")
+    if (scaled.groupby("setting")[per].nunique() < 2).all():
+        say(right, f"no two runs differ in their {per} alone:\nno scaling to show")
     else:
         for index, (setting, rows) in enumerate(scaled.groupby("setting", sort=False)):
             means = rows.groupby(per)["env_steps_per_s"].mean()

@@ -136,7 +136,9 @@ def draw(table: pd.DataFrame) -> Figure:
     axis.set(xlim=(0, 1), ylim=(len(bars) - 0.4, -0.6), xlabel="share of the wall time")
     axis.xaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
     tidy(axis, "where the time went (hatched: waiting for others)")
-    figure.legend(loc="outside right upper", frameon=False, fontsize=8)
+    drawn = dict(zip(*reversed(axis.get_legend_handles_labels()), strict=True))
+    named = [hop for hop in [*hops, REST] if hop in drawn]
+    figure.legend([drawn[hop] for hop in named], named, loc="outside right upper", frameon=False, fontsize=8)
     return figure
 
 
@@ -169,7 +171,6 @@ def _of_run(timers: pd.DataFrame) -> pd.DataFrame:
     rank = ["attempt", "role", "role_rank"]
     last = timers.groupby([*rank, "hop"], as_index=False).last()
     wall = timers.groupby(rank)["time_s"].max()
-    last["wall"] = wall.loc[pd.MultiIndex.from_frame(last[rank])].to_numpy()
     for inner, outer in WITHIN.items():
         inside = last[last["hop"] == inner].set_index(rank)["seconds"]
         around = last["hop"] == outer
@@ -177,7 +178,9 @@ def _of_run(timers: pd.DataFrame) -> pd.DataFrame:
             inside.get(key, 0.0) for key in last.loc[around, rank].itertuples(index=False, name=None)
         ]
     used = last.groupby(rank)["seconds"].sum()
-    rest = pd.DataFrame({"wall": wall, "seconds": (wall - used).clip(lower=0.0)}).reset_index()
+    wall = wall.combine(used, max)  # what was done before the first env_step is timed, too
+    last["wall"] = wall.loc[pd.MultiIndex.from_frame(last[rank])].to_numpy()
+    rest = pd.DataFrame({"wall": wall, "seconds": wall - used}).reset_index()
     rows = pd.concat([last, rest.assign(hop=REST)], ignore_index=True)
     rows["share"] = rows["seconds"] / rows["wall"]
     grouped = rows.groupby(["attempt", "role", "hop"], as_index=False).agg(

@@ -9,7 +9,7 @@ import pytest
 
 from hpcrl.config import RunConfig
 from hpcrl.storage import TABLES, RunDirectory, RunLog
-from tests.unit.analysis.test_curves import ANALYSIS, POISON
+from tests.unit.analysis.support import ANALYSIS, POISON
 
 JOB = ANALYSIS.parent / "jobs" / "lag_study.py"
 
