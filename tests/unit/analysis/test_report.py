@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import page
 import pandas as pd
 import pytest
-from report import main, report
+from report import report
 
 from tests.unit.analysis.support import make_run
 
@@ -134,11 +134,3 @@ def console(browser, content, folder):
         [*command, f"file://{folder / 'page.html'}"], capture_output=True, text=True, timeout=120, check=True
     )
     return re.findall(r"CONSOLE.*", done.stderr)
-
-
-def test_the_script_writes_the_page(tmp_path, capsys):
-    run = make_run(tmp_path, evaluation=(1.0,))
-    out = tmp_path / "r.html"
-    assert main([str(run), "--out", str(out)]) == 0
-    assert f"wrote {out}" in capsys.readouterr().out
-    assert "<h1>toy-0-001</h1>" in out.read_text()
