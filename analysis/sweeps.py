@@ -72,7 +72,7 @@ def setting_labels(
             near = difflib.get_close_matches(key, known, n=3)
             hint = f"near: {', '.join(near)}" if near else "config.json lists them"
             raise ConfigError(f"no run has a setting {key!r}; {hint}")
-    keys = list(by) or _telling_keys(configs, ("env.", "seed", *ignore))
+    keys = list(by) or _telling_keys(configs, ("seed", *ignore))
     if not keys:
         names = {str(config.get("name") or config.get("algorithm.name") or "run") for config in configs}
         return [", ".join(sorted(names))] * len(runs)

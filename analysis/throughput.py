@@ -3,7 +3,7 @@
 Left: env_steps/s against wall time, in 60 intervals. Right: the steady rate (between the first and the last update of
 each attempt, so without starts) against ranks, beside the line on which twice the ranks are twice as fast. Efficiency
 is the rate per rank over that of the smallest run. --per counts actors, nodes or cores instead of ranks. Only runs of
-one setting scale: a line joins those that differ in nothing but their ranks. Needs neither MPI nor torch.
+one setting scale: a line joins those that differ in nothing but ranks and env.num_envs. Needs neither MPI nor torch.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ PER = ("ranks", "actors", "nodes", "cores")
 def throughput(runs: Sequence[str | Path], per: str = "ranks") -> pd.DataFrame:
     """A row per run: what it ran on, how fast it trained, speedup and efficiency by `per`.
 
-    `setting`: what differs besides seed and ranks. Raises ConfigError for a path that is no run, or where no run has
-    two updates in one attempt, between which a rate could be.
+    `setting`: what differs besides seed, ranks and env.num_envs. Raises ConfigError for a path that is no run, or where
+    no run has two updates in one attempt, between which a rate could be.
     """
     if per not in PER:
         raise ConfigError(f"per {per!r} must be one of {', '.join(PER)}")
@@ -158,8 +158,8 @@ def _work(options: argparse.Namespace) -> Output:
 
 
 def _settings(runs: Sequence[str | Path]) -> list[str]:
-    """What differs between the runs besides seed and ranks: those with the same may be compared by their ranks."""
-    settings, envs = setting_labels(runs, ignore=("ranks.", "name")), environments(runs)
+    """What differs besides seed, ranks and environments: runs with the same may be compared by their ranks."""
+    settings, envs = setting_labels(runs, ignore=("ranks.", "env.num_envs", "name")), environments(runs)
     return settings if len(set(envs)) == 1 else [f"{a} on {b}" for a, b in zip(settings, envs, strict=True)]
 
 

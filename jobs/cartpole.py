@@ -68,7 +68,8 @@ def ppo() -> RunConfig:
 def a2c() -> RunConfig:
     """As `ppo`, with one plain gradient step per batch, so over more env_steps.
 
-    Two of three seeds scored 475 or more greedily, the third 443.
+    Five of five seeds scored 500 greedily at the end. With a learning rate of 3e-3, or batches of twice the size, some
+    unlearned what they had.
     """
     return RunConfig(
         name="cartpole-a2c",
@@ -79,12 +80,12 @@ def a2c() -> RunConfig:
             unroll_length=16,
             gamma=0.98,
             gae_lambda=0.95,
-            learning_rate=3e-3,
+            learning_rate=2e-3,
             anneal_learning_rate=True,
             entropy_coefficient=0.003,
             reward_scale=0.1,
         ),
-        budget=BudgetConfig(env_steps=1_000_000),
+        budget=BudgetConfig(env_steps=1_500_000),
     )
 
 

@@ -17,7 +17,7 @@ from hpcrl.config import (
 def ppo() -> RunConfig:
     """Every rank acts and learns, in step.
 
-    Reached, greedy mean of 20 episodes in one process: 287, 287, 280 (seeds 0 to 2; 106 to 161 s). One million env_steps
+    Reached, greedy mean of 20 episodes in one process: 287, 287, 280 (seeds 0 to 2, 106 to 161 s). A million env_steps
     are too few for every seed: 266, 146, 260.
     """
     return RunConfig(

@@ -51,6 +51,12 @@ def test_settings_are_named_by_as_little_as_tells_them_apart(tmp_path):
         "max_lag=1",
     ]
     assert setting_labels(runs[:3], ignore=("lag.",)) == ["toy"] * 3
+    wider = make_run(tmp_path, settings={"env": {"id": "CartPole-v1", "num_envs": 64}})
+    assert (
+        setting_labels([runs[0], wider], ["env.num_envs"])[1]
+        == "num_envs=64"
+        == setting_labels([runs[0], wider])[1]
+    )
     with pytest.raises(ConfigError, match=r"no run has a setting 'lag.max_lg'; near: lag.max_lag"):
         setting_labels(runs, ["lag.max_lg"])
 

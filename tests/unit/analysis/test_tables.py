@@ -127,7 +127,7 @@ def test_cost_counts_the_nodes_that_the_job_was_given(tmp_path):
 
 
 def test_the_cost_of_a_return_ends_where_it_was_first_reached(tmp_path):
-    returns = np.r_[np.zeros(100), np.full(100, 10.0)]  # 20 episodes per update
+    returns = np.r_[10.0, np.zeros(99), np.full(100, 10.0)]  # 20 episodes per update; the first is luck
     run = make_run(tmp_path, returns=returns, attempts=2)
     row = cost([run], target=5.0).iloc[0]
     # the mean of the last 100 is 5 after 150 episodes: in update 8
