@@ -161,7 +161,7 @@ def _scores(runs: Sequence[str | Path], by: Sequence[str], references: Sequence[
         scores = normalize(scores, references)
     table = aggregates(scores, normalized=bool(references), resamples=RESAMPLES)
     parts = [page.listing(filter(None, [*notes(scores), left_out(scores)]), "note"), page.table(table)]
-    if len(scores) > 1:
+    if scores["counts"].sum() > 1:
         parts.insert(
             1, page.picture(draw_aggregates(scores, table, normalized=bool(references)), "scores by setting")
         )
