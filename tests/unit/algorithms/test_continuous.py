@@ -248,6 +248,21 @@ def test_weights_are_of_the_critics_alone(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_no_policy_is_trained_on_what_is_not_valid(name: str) -> None:
+    """Nor a temperature: other observations there change no gradient."""
+    gradients = []
+    for obs in (0.0, 3.0):
+        algorithm = make(name, **({"policy_delay": 1} if name == "td3" else {}))
+        batch = replayed(algorithm, CONTINUOUS, 5, 0)
+        batch.fields["valid"][0, 2] = False
+        batch.fields["obs"][0, 2] = obs
+        batch.fields["next_obs"][0, 2] = obs
+        assert algorithm.update(batch, LOCAL, 0.0).applied
+        gradients.append(algorithm.optimizer.exp_avg)
+    assert torch.equal(gradients[0], gradients[1])
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_priorities_are_the_mean_of_the_critics_errors(name: str) -> None:
     algorithm = make(name, num_critics=3)
     batch = replayed(algorithm, CONTINUOUS, 5, 0)
