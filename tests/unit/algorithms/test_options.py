@@ -12,7 +12,14 @@ import pytest
 
 from hpcrl.algorithms import LocalReducer, make_algorithm
 from hpcrl.algorithms.off_policy import OffPolicyAlgorithm
-from hpcrl.config import ActionValueConfig, ConfigError, ContinuousConfig, ModelConfig, RunConfig
+from hpcrl.config import (
+    ActionValueConfig,
+    ConfigError,
+    ContinuousConfig,
+    ModelConfig,
+    OffPolicyConfig,
+    RunConfig,
+)
 from hpcrl.config.builtin import BUILTIN_ALGORITHMS
 from hpcrl.data.specs import EnvSpec
 from tests.unit.algorithms.replayed import replayed
@@ -101,7 +108,9 @@ def settings(name: str, values: dict[str, Any]) -> dict[str, Any]:
         sections["model" if key in MODEL_KEYS else "algorithm"][key] = value
     if name == "r2d2":
         sections["model"] = {"recurrent": "lstm", "recurrent_size": 5} | sections["model"]
-    return {"name": "test", "env": {"id": "x"}, "replay": {"sampling": "prioritized"}, **sections}
+    if issubclass(BUILTIN_ALGORITHMS[name], OffPolicyConfig):
+        sections["replay"] = {"sampling": "prioritized"}
+    return {"name": "test", "env": {"id": "x"}, **sections}
 
 
 @functools.cache
