@@ -3,8 +3,10 @@
 from hpcrl.config import (
     A2CConfig,
     A3CConfig,
+    ApexConfig,
     BudgetConfig,
     DecoupledPPOConfig,
+    DQNConfig,
     EnvConfig,
     ImpactConfig,
     ImpalaConfig,
@@ -12,6 +14,7 @@ from hpcrl.config import (
     ModelConfig,
     PPOConfig,
     RanksConfig,
+    ReplayConfig,
     RunConfig,
 )
 
@@ -147,4 +150,45 @@ def a3c() -> RunConfig:
         ranks=RanksConfig(actors=2),
         lag=LagConfig(max_lag=2),
         budget=BudgetConfig(env_steps=1_000_000),
+    )
+
+
+def dqn() -> RunConfig:
+    """Double, dueling DQN, three steps ahead, from uniform experience; one rank."""
+    return RunConfig(
+        name="cartpole-dqn",
+        env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=8),
+        algorithm=DQNConfig(
+            batch_size=512,
+            gamma=0.99,
+            learning_rate=2e-3,
+            anneal_learning_rate=True,
+            n_step=3,
+            target_update_updates=1,
+            target_tau=0.05,
+            epsilon_env_steps=10_000,
+            reward_scale=0.1,
+        ),
+        replay=ReplayConfig(capacity=50_000, min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=45_000),
+    )
+
+
+def apex() -> RunConfig:
+    """Ape-X: three actors that explore unlike each other, two shards of prioritized experience, two learners."""
+    return RunConfig(
+        name="cartpole-apex",
+        env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=12),
+        algorithm=ApexConfig(
+            batch_size=512,
+            gamma=0.99,
+            learning_rate=2e-3,
+            anneal_learning_rate=True,
+            target_update_updates=1,
+            target_tau=0.05,
+            reward_scale=0.1,
+        ),
+        ranks=RanksConfig(actors=3, replay=2, learners=2),
+        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=30_000),
     )

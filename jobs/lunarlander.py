@@ -6,10 +6,12 @@ Published with settings like these, at 1 million env_steps: 242 +- 32 (RL Baseli
 from hpcrl.config import (
     BudgetConfig,
     DecoupledPPOConfig,
+    DQNConfig,
     EnvConfig,
     LagConfig,
     ModelConfig,
     PPOConfig,
+    ReplayConfig,
     RunConfig,
 )
 
@@ -62,4 +64,27 @@ def decoupled_ppo() -> RunConfig:
         ),
         lag=LagConfig(max_lag=2),
         budget=BudgetConfig(env_steps=2_000_000),
+    )
+
+
+def dqn() -> RunConfig:
+    """Double, dueling DQN, three steps ahead; one rank. Aims at 200; not trained to its end yet."""
+    return RunConfig(
+        name="lunarlander-dqn",
+        env=EnvConfig(id="LunarLander-v3", engine="envpool", num_envs=16),
+        model=ModelConfig(hidden_sizes=(128, 128), activation="relu"),
+        algorithm=DQNConfig(
+            batch_size=512,
+            gamma=0.99,
+            learning_rate=1e-3,
+            anneal_learning_rate=True,
+            n_step=3,
+            target_update_updates=1,
+            target_tau=0.02,
+            epsilon_env_steps=50_000,
+            epsilon_end=0.02,
+            reward_scale=0.05,
+        ),
+        replay=ReplayConfig(capacity=100_000, min_size=5_000, samples_per_insert=32),
+        budget=BudgetConfig(env_steps=200_000),
     )

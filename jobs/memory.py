@@ -13,6 +13,8 @@ from hpcrl.config import (
     LagConfig,
     ModelConfig,
     PPOConfig,
+    R2D2Config,
+    ReplayConfig,
     RunConfig,
 )
 
@@ -47,6 +49,29 @@ def impala() -> RunConfig:
         ),
         lag=LagConfig(max_lag=1),
         budget=BudgetConfig(env_steps=600_000),
+        evaluation=EVALUATION,
+    )
+
+
+def r2d2() -> RunConfig:
+    """R2D2 with an LSTM, from a replay memory of sequences; one rank."""
+    return RunConfig(
+        name="memory-r2d2",
+        env=RECALL,
+        model=_model("lstm"),
+        algorithm=R2D2Config(
+            unroll_length=10,
+            batch_size=32,
+            burn_in_steps=10,
+            trained_steps=20,
+            gamma=0.97,
+            learning_rate=2e-3,
+            anneal_learning_rate=True,
+            target_update_updates=50,
+            rescale_epsilon=None,
+        ),
+        replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=2_000, samples_per_insert=0.5),
+        budget=BudgetConfig(env_steps=50_000),
         evaluation=EVALUATION,
     )
 

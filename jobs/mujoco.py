@@ -1,6 +1,15 @@
 """MuJoCo: locomotion, continuous actions."""
 
-from hpcrl.config import BudgetConfig, EnvConfig, ModelConfig, PPOConfig, RunConfig
+from hpcrl.config import (
+    BudgetConfig,
+    EnvConfig,
+    ModelConfig,
+    PPOConfig,
+    ReplayConfig,
+    RunConfig,
+    SACConfig,
+    TD3Config,
+)
 
 
 def halfcheetah() -> RunConfig:
@@ -11,6 +20,17 @@ def halfcheetah() -> RunConfig:
     policy scores about -280.
     """
     return _ppo("HalfCheetah-v4")
+
+
+def halfcheetah_sac() -> RunConfig:
+    """HalfCheetah-v4 by SAC. Not trained here; aims at 9,635 after 1 million env_steps (Huang et al. 2022, CleanRL)."""
+    algorithm = SACConfig(learning_rate=1e-3, policy_learning_rate=3e-4, random_env_steps=5_000)
+    return _off_policy("HalfCheetah-v4", algorithm)
+
+
+def halfcheetah_td3() -> RunConfig:
+    """HalfCheetah-v4 by TD3. Not trained here; aims at 9,583 after 1 million env_steps (Huang et al. 2022, CleanRL)."""
+    return _off_policy("HalfCheetah-v4", TD3Config(learning_rate=3e-4, random_env_steps=25_000))
 
 
 def hopper() -> RunConfig:
@@ -39,6 +59,22 @@ def _ppo(env_id: str) -> RunConfig:
             epochs=10,
             num_minibatches=32,
             normalize_returns=True,
+        ),
+        budget=BudgetConfig(env_steps=1_000_000),
+    )
+
+
+def _off_policy(env_id: str, algorithm: SACConfig | TD3Config) -> RunConfig:
+    """An update for each env_step, as in CleanRL, whose settings these are; with 4 environments in place of one."""
+    return RunConfig(
+        name=f"{env_id.partition('-')[0].lower()}-{algorithm.name}",
+        env=EnvConfig(id=env_id, engine="envpool", num_envs=4),
+        model=ModelConfig(hidden_sizes=(256, 256), activation="relu", shared_torso=False),
+        algorithm=algorithm,
+        replay=ReplayConfig(
+            capacity=1_000_000,
+            min_size=algorithm.random_env_steps,
+            samples_per_insert=algorithm.batch_size,
         ),
         budget=BudgetConfig(env_steps=1_000_000),
     )

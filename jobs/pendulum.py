@@ -1,6 +1,15 @@
 """Pendulum-v1: swing up and balance, one continuous action; a minute."""
 
-from hpcrl.config import BudgetConfig, EnvConfig, ModelConfig, PPOConfig, RunConfig
+from hpcrl.config import (
+    BudgetConfig,
+    EnvConfig,
+    ModelConfig,
+    PPOConfig,
+    ReplayConfig,
+    RunConfig,
+    SACConfig,
+    TD3Config,
+)
 
 
 def ppo() -> RunConfig:
@@ -25,4 +34,34 @@ def ppo() -> RunConfig:
             reward_scale=0.05,
         ),
         budget=BudgetConfig(env_steps=150_000),
+    )
+
+
+def sac() -> RunConfig:
+    """SAC: an eighth of PPO's env_steps, every second of which is followed by an update.
+
+    Reached, greedy mean of 20 episodes: -138 and -133 (seeds 0 and 1; 20,000 env_steps, 9,500 updates), in one process.
+    """
+    algorithm = SACConfig(
+        batch_size=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_scale=0.1
+    )
+    return _off_policy(algorithm)
+
+
+def td3() -> RunConfig:
+    """TD3, with as many env_steps and updates as `sac`. Reached, greedy mean of 20 episodes: -138 (seed 0)."""
+    algorithm = TD3Config(
+        batch_size=128, gamma=0.98, learning_rate=1e-3, anneal_learning_rate=True, reward_scale=0.1
+    )
+    return _off_policy(algorithm)
+
+
+def _off_policy(algorithm: SACConfig | TD3Config) -> RunConfig:
+    return RunConfig(
+        name=f"pendulum-{algorithm.name}",
+        env=EnvConfig(id="Pendulum-v1", engine="envpool", num_envs=4),
+        model=ModelConfig(hidden_sizes=(64, 64), activation="relu", shared_torso=False),
+        algorithm=algorithm,
+        replay=ReplayConfig(capacity=20_000, min_size=1_000, samples_per_insert=64),
+        budget=BudgetConfig(env_steps=20_000),
     )

@@ -8,8 +8,9 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.actor_critic import OneStepAlgorithm, rows
+from hpcrl.algorithms.actor_critic import OneStepAlgorithm
 from hpcrl.algorithms.metrics import Metrics
+from hpcrl.algorithms.one_network import rows
 from hpcrl.config import A2CConfig, AlgorithmConfig, PlainGradientConfig
 from hpcrl.functional.losses import approx_kl, policy_gradient_loss, value_loss
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.algorithms.base import Algorithm, State
+from hpcrl.algorithms.base import Algorithm, State, Vector
 
 
 class Acting:
@@ -26,13 +26,21 @@ class Acting:
             self.state = self.state.copy()
 
     def act(
-        self, obs: npt.NDArray[Any], rng: np.random.Generator, *, greedy: bool = False
+        self,
+        obs: npt.NDArray[Any],
+        rng: np.random.Generator,
+        *,
+        greedy: bool = False,
+        exploration: Vector | None = None,
     ) -> dict[str, npt.NDArray[Any]]:
         """What Algorithm.act gives for obs [B, ...]; its state is kept for the next call."""
-        if self.state is None:  # the algorithm may not know of one
-            return self._algorithm.act(obs, rng, greedy=greedy)
-        chosen = self._algorithm.act(obs, rng, state=self.state, greedy=greedy)
-        self.state = chosen["state"]
+        given: dict[str, Any] = {"state": self.state, "exploration": exploration}
+        # the algorithm may know of neither
+        chosen = self._algorithm.act(
+            obs, rng, greedy=greedy, **{k: v for k, v in given.items() if v is not None}
+        )
+        if self.state is not None:
+            self.state = chosen["state"]
         return chosen
 
     def restart(self, begins: npt.NDArray[np.bool_]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,45 +11,31 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.base import Algorithm, Batch, Reducer, State, UpdateResult, Vector
-from hpcrl.algorithms.gradient import FlatAdam, GradientStep, check_state
-from hpcrl.algorithms.loss_scale import LossScale
+from hpcrl.algorithms.base import Batch, Reducer, State, UpdateResult, Vector
+from hpcrl.algorithms.gradient import GradientStep
 from hpcrl.algorithms.metrics import Metrics
 from hpcrl.algorithms.normalizers import Normalizers
+from hpcrl.algorithms.one_network import OneNetworkAlgorithm, columns
 from hpcrl.config import ActorCriticConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.returns import Gae, gae
-from hpcrl.models.flat import FlatParameters
 from hpcrl.models.networks import ActorCritic
-from hpcrl.models.recurrent import Memory
-from hpcrl.models.torsos import floats_per_row
-
-CHUNK_BYTES = 256 << 20
-"""Observations, as float32, that go through the network at once unless rows_per_pass says how many."""
+from hpcrl.models.recurrent import Memory, episode_begins
 
 
-class ActorCriticAlgorithm(Algorithm):
+class ActorCriticAlgorithm(OneNetworkAlgorithm):
     """Base of the algorithms with one policy, one value and one Adam."""
 
     extra_fields: ClassVar[tuple[Field, ...]] = (
         Field(name="behavior_log_prob", dtype="float32", unit="nat"),
     )
-    devices: ClassVar[tuple[str, ...]] = ("cpu", "cuda")
     config: ActorCriticConfig
+    network: ActorCritic
 
     def __init__(self, config: ActorCriticConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
-        self.config = config
-        self.seed = seed
-        self.network = ActorCritic(env, model, seed)
+        super().__init__(config, env, model, seed, ActorCritic(env, model, seed))
         self._distribution = self.network.distribution  # a module's attributes are slow to look up
-        self.parameters = FlatParameters(self.network)
-        self.optimizer = FlatAdam(self.parameters, config.adam_epsilon)
-        self.loss_scale = LossScale(dynamic=model.precision == "float16")
-        row_bytes = 4 * max(1, floats_per_row(env, model))
-        self.chunk_rows = config.rows_per_pass or max(1, CHUNK_BYTES // row_bytes)
-        """observations that may go through the network at once"""
         self.normalizers = Normalizers(config, model, self.network.normalizer)
-        self._on_device = False
 
     def initial_state(self, num_envs: int) -> State | None:
         """Zeros [num_envs, size] where model.recurrent is a cell; else None."""
@@ -75,10 +61,10 @@ class ActorCriticAlgorithm(Algorithm):
             raise ValueError("a recurrent policy needs a state: `initial_state`, then what `act` gave last")
         with torch.inference_mode():
             if state is None:
-                outputs = self._host(self.network.policy(self._here(obs)))
+                outputs = self.host(self.network.policy(self.here(obs)))
             else:
-                policy, after = self.network.step(self._here(obs), self._here(state))
-                outputs, chosen["state"] = self._host(policy), self._host(after)
+                policy, after = self.network.step(self.here(obs), self.here(state))
+                outputs, chosen["state"] = self.host(policy), self.host(after)
         action, log_prob = self._distribution.sample(outputs, rng, greedy=greedy)
         return {"action": action, "behavior_log_prob": log_prob, **chosen}
 
@@ -104,16 +90,10 @@ class ActorCriticAlgorithm(Algorithm):
         return log_prob, entropy, value
 
     def memory(self, fields: Mapping[str, Tensor]) -> Memory | None:
-        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others.
-
-        As in acting: the state at the start of the trajectory is the actor's, and the observation after the reset step
-        is the first of an episode.
-        """
+        """Where a recurrent policy starts from in the columns of a batch, and where it forgets; None for others."""
         if not self.network.state_size:
             return None
-        valid = fields["valid"]
-        begins = torch.cat((torch.zeros_like(valid[:1]), ~valid))
-        return Memory(fields["initial_state"][0], begins)
+        return Memory(fields["initial_state"][0], episode_begins(fields["valid"]))
 
     def parts(self, num_rows: int, memory: Memory | None) -> Iterator[tuple[slice | Tensor, Memory | None]]:
         """Rows, of `num_rows` time-major ones, that go through the network at once, one part after the other.
@@ -155,57 +135,16 @@ class ActorCriticAlgorithm(Algorithm):
     def observe(self, batch: Batch, reducer: Reducer) -> None:
         """As Algorithm.observe: moments of observations, which go into the parameters, and of returns."""
         if self.normalizers.moments:  # else there may be no observations: gradients travel without them
-            seen = self.network.seen(batch.fields["obs"])
+            seen = self.network.parts.seen(batch.fields["obs"])
             self.normalizers.count({**batch.fields, "obs": seen}, reducer)
-
-    def _here(self, array: npt.NDArray[Any]) -> Tensor:
-        tensor = torch.from_numpy(array)
-        return tensor.to(self.parameters.vector.device) if self._on_device else tensor
-
-    def _host(self, tensor: Tensor) -> npt.NDArray[Any]:
-        return np.asarray((tensor.cpu() if self._on_device else tensor).numpy())
-
-    def learning_rate(self, update: int, progress: float) -> float:
-        """Step size of an update (0: the first), at the share `progress` of the budget."""
-        rate, warmup = self.config.learning_rate, self.config.warmup_updates
-        if update < warmup:
-            rate *= (update + 1) / warmup
-        if not self.config.anneal_learning_rate:
-            return rate
-        return rate * (1 - min(max(progress, 0.0), 1.0))
-
-    def move(self, device: torch.device) -> None:
-        """As Algorithm.move."""
-        self.optimizer.move(device)
-        for buffer in self.network.buffers():  # constants of a user's torso
-            buffer.data = buffer.to(device)
-        self._on_device = device.type != "cpu"
-
-    def vectors(self) -> list[Tensor]:
-        """Parameters and both moments of Adam."""
-        return self.optimizer.vectors()
-
-    def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
-        """As Algorithm.share."""
-        self.optimizer.share(memories, own, stepped)
-
-    def release(self) -> None:
-        """As Algorithm.release."""
-        self.parameters.use_gradient(torch.zeros_like(self.parameters.gradient))
-        self.optimizer.release()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """Parameters, Adam's moments and its count of steps, running moments, the loss scale of float16, as copies."""
-        return self.optimizer.state() | self.normalizers.state() | self.loss_scale.state()
+        return super().state() | self.normalizers.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
-        """Restore `state` bit for bit.
-
-        Raises ValueError naming a missing or misshaped entry; nothing has changed then.
-        """
-        check_state(self.state(), state)
-        self.optimizer.load_state(state)
-        self.loss_scale.load_state(state)
+        """As OneNetworkAlgorithm.load_state."""
+        super().load_state(state)
         self.normalizers.load_state(state)
 
 
@@ -229,11 +168,6 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
         self.accumulate(step, batch.fields, metrics)
         return self.finish(step, batch, reducer, progress, metrics)
 
-    def begin(self, batch: Batch, reducer: Reducer) -> GradientStep:
-        """An empty gradient for the batch. Collective over the learners the first time, then local."""
-        alone = batch.fields["reward"].shape[1] == batch.total_columns
-        return GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
-
     def accumulate(self, step: GradientStep, fields: Mapping[str, Tensor], metrics: Metrics) -> None:
         """Add the gradient of the loss over all valid env_steps [T, C] to that of the step."""
         unroll_length, num_columns = fields["reward"].shape
@@ -245,34 +179,8 @@ class OneStepAlgorithm(ActorCriticAlgorithm):
             last = start + stride >= num_columns
             step.add(loss, int(part["valid"].sum()), loss.item(), last=last)
 
-    def finish(
-        self, step: GradientStep, batch: Batch, reducer: Reducer, progress: float, metrics: Metrics
-    ) -> UpdateResult:
-        """Move along the mean gradient of all learners. Collective over them."""
-        gradient = step.reduce(self.config.max_grad_norm)
-        learning_rate = self.learning_rate(batch.update, progress)
-        skipped = self.loss_scale.skips(gradient)
-        applied = skipped or gradient.finite or not batch.check_finite
-        if applied and gradient.samples and not skipped:
-            self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
-        if not skipped:
-            metrics.gradients.append(gradient)
-        means = metrics.reduce(reducer)
-        means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
-        return UpdateResult(metrics=means, applied=applied)
-
-
-def rows(values: Tensor) -> Tensor:
-    """[T, C, ...] as [T * C, ...], time-major."""
-    return values.flatten(0, 1)
-
 
 def whole_columns(columns: Tensor, length: int, num_columns: int) -> Tensor:
     """Numbers, int64 [length * n], of all rows of the `columns`, int64 [n], among length * num_columns: time-major."""
     steps = torch.arange(length, device=columns.device)
     return (steps.unsqueeze(1) * num_columns + columns).flatten()
-
-
-def columns(fields: Mapping[str, Tensor], start: int, stop: int) -> dict[str, Tensor]:
-    """The columns [start, stop) of a batch's fields, as views."""
-    return {name: values[:, start:stop] for name, values in fields.items()}

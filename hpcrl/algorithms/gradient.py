@@ -30,35 +30,63 @@ class FlatAdam:
 
     Attributes:
         exp_avg, exp_avg_sq: float32 [gradient_size], the moments.
-        steps: gradient steps taken.
     """
 
-    def __init__(self, parameters: FlatParameters, epsilon: float) -> None:
+    def __init__(
+        self, parameters: FlatParameters, epsilon: float, parts: Sequence[range] | None = None
+    ) -> None:
+        """`parts`: each is stepped with a learning rate, and as often, as `step` says; None: all is one part."""
         self._parameters = parameters
         self._epsilon = epsilon
         self.exp_avg = torch.zeros_like(parameters.trainable)
         self.exp_avg_sq = torch.zeros_like(parameters.trainable)
-        self.steps = 0
-        self._part = slice(0, parameters.gradient_size)
-        self._scratch = torch.empty_like(parameters.trainable)
+        self._parts = parts or [range(parameters.gradient_size)]
+        self._counts = [0] * len(self._parts)
+        self._own(range(parameters.size))
         self._stepped: Callable[[], None] = lambda: None
 
-    def step(self, learning_rate: float, gradient: Vector | Tensor, scale: float) -> None:
-        """Move the parameters against `gradient` [gradient_size], where they lie, times `scale`, in place."""
-        self.steps += 1
-        part = self._part
+    def _own(self, own: range) -> None:
+        """Step only these elements, as far as they have a gradient."""
+        stops = [max(part.start, min(part.stop, own.stop)) for part in self._parts]
+        starts = [
+            min(stop, max(part.start, own.start)) for part, stop in zip(self._parts, stops, strict=True)
+        ]
+        self._slices = [slice(*ends) for ends in zip(starts, stops, strict=True)]
+        device = self._parameters.vector.device
+        self._scratch = [torch.empty(part.stop - part.start, device=device) for part in self._slices]
+
+    @property
+    def steps(self) -> int:
+        """Gradient steps taken: of the part that took most."""
+        return max(self._counts)
+
+    def step(
+        self, learning_rate: float | Sequence[float | None], gradient: Vector | Tensor, scale: float
+    ) -> None:
+        """Move the parameters against `gradient` [gradient_size], where they lie, times `scale`, in place.
+
+        learning_rate: or one for each part; a part with None stays as it is, and so do its moments and its count of
+            steps, by which Adam corrects their bias.
+        """
+        rates = learning_rate if isinstance(learning_rate, Sequence) else (learning_rate,)
+        for index, rate in enumerate(rates):
+            if rate is not None:
+                self._step_part(index, rate, gradient, scale)
+        self._stepped()
+
+    def _step_part(self, index: int, rate: float, gradient: Vector | Tensor, scale: float) -> None:
+        self._counts[index] += 1
+        steps, part, scratch = self._counts[index], self._slices[index], self._scratch[index]
         exp_avg, exp_avg_sq = self.exp_avg[part], self.exp_avg_sq[part]
         if isinstance(gradient, Tensor):
-            torch.mul(gradient[part], scale, out=self._scratch)
+            torch.mul(gradient[part], scale, out=scratch)
         else:  # may be read-only, which torch does not know
-            np.multiply(gradient[part], np.float32(scale), out=self._scratch.numpy())
-        exp_avg.lerp_(self._scratch, 1 - BETA1)
-        exp_avg_sq.mul_(BETA2).addcmul_(self._scratch, self._scratch, value=1 - BETA2)
-        denominator = torch.sqrt(exp_avg_sq, out=self._scratch)
-        denominator.div_(math.sqrt(1 - BETA2**self.steps)).add_(self._epsilon)
-        step_size = learning_rate / (1 - BETA1**self.steps)
-        self._parameters.vector[part].addcdiv_(exp_avg, denominator, value=-step_size)
-        self._stepped()
+            np.multiply(gradient[part], np.float32(scale), out=scratch.numpy())
+        exp_avg.lerp_(scratch, 1 - BETA1)
+        exp_avg_sq.mul_(BETA2).addcmul_(scratch, scratch, value=1 - BETA2)
+        denominator = torch.sqrt(exp_avg_sq, out=scratch)
+        denominator.div_(math.sqrt(1 - BETA2**steps)).add_(self._epsilon)
+        self._parameters.vector[part].addcdiv_(exp_avg, denominator, value=-rate / (1 - BETA1**steps))
 
     def share(self, memories: Sequence[Tensor], own: range, stepped: Callable[[], None]) -> None:
         """Step only the elements `own`; other processes step the others, in the same memory.
@@ -69,9 +97,7 @@ class FlatAdam:
         """
         vector, self.exp_avg, self.exp_avg_sq = memories
         self._parameters.use_vector(vector)
-        stop = self._parameters.gradient_size
-        self._part = slice(min(own.start, stop), min(own.stop, stop))
-        self._scratch = torch.empty(self._part.stop - self._part.start, device=vector.device)
+        self._own(own)
         self._stepped = stepped
 
     def move(self, device: torch.device) -> None:
@@ -95,7 +121,7 @@ class FlatAdam:
             "parameters": self._parameters.vector.numpy(force=True).copy(),
             "adam_exp_avg": self.exp_avg.numpy(force=True).copy(),
             "adam_exp_avg_sq": self.exp_avg_sq.numpy(force=True).copy(),
-            "adam_steps": np.array(self.steps, np.int64),
+            "adam_steps": np.array(self._counts if len(self._counts) > 1 else self.steps, np.int64),
         }
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
@@ -103,7 +129,7 @@ class FlatAdam:
         self._parameters.load(np.asarray(state["parameters"]))
         for moment, name in ((self.exp_avg, "adam_exp_avg"), (self.exp_avg_sq, "adam_exp_avg_sq")):
             moment.copy_(torch.tensor(np.ascontiguousarray(state[name])))
-        self.steps = int(state["adam_steps"])
+        self._counts = np.atleast_1d(state["adam_steps"]).tolist()
 
 
 def check_state(current: Mapping[str, npt.NDArray[Any]], given: Mapping[str, npt.NDArray[Any]]) -> None:

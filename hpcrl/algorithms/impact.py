@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from hpcrl.algorithms.base import Batch, Reducer, UpdateResult
 from hpcrl.algorithms.ppo import PPO, Center, Samples
+from hpcrl.algorithms.target import Target
 from hpcrl.config import AlgorithmConfig, ImpactConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec
 from hpcrl.functional.losses import clipped_target_log_prob
@@ -26,7 +26,7 @@ class Impact(PPO):
     network is the policy that acted, it is PPO.
 
     Attributes:
-        target: float32 [size], parameters of the target network.
+        target: the target network.
     """
 
     Config: ClassVar[type[AlgorithmConfig]] = ImpactConfig
@@ -34,12 +34,12 @@ class Impact(PPO):
 
     def __init__(self, config: ImpactConfig, env: EnvSpec, model: ModelConfig, seed: int) -> None:
         super().__init__(config, env, model, seed)
-        self.target = self.parameters.vector.clone()
+        self.target = Target(self.parameters)
 
     def update(self, batch: Batch, reducer: Reducer, progress: float) -> UpdateResult:
         """As PPO.update; the target network follows before it, where it is time."""
         if batch.update % self.config.target_update_updates == 0:
-            self.target = self.parameters.vector.clone()
+            self.target.follow()
         return super().update(batch, reducer, progress)
 
     def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
@@ -65,19 +65,19 @@ class Impact(PPO):
         return Gae(targets - values[:-1], targets)
 
     def _samples(self, batch: Batch, reducer: Reducer) -> Samples:
-        with self.parameters.using(self.target):
+        with self.target.using():
             return super()._samples(batch, reducer)
 
     def move(self, device: torch.device) -> None:
         """As Algorithm.move."""
         super().move(device)
-        self.target = self.target.to(device)
+        self.target.move(device)
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
         """What PPO has, and the target network, as copies."""
-        return super().state() | {"target_parameters": self.target.cpu().numpy().copy()}
+        return super().state() | self.target.state()
 
     def load_state(self, state: Mapping[str, npt.NDArray[Any]]) -> None:
         """Restore `state` bit for bit. Raises ValueError naming a missing or misshaped entry."""
         super().load_state(state)
-        self.target.copy_(torch.tensor(np.ascontiguousarray(state["target_parameters"])))
+        self.target.load_state(state)

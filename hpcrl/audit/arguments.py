@@ -12,7 +12,9 @@ no lag above the bound or below 0, no trajectory trained twice, sums that add up
 per update, and the configuration of the file and of config.json. Needs neither MPI nor torch; works on a run that was
 killed or goes on; of an attempt that was, the last updates may not be complete in its file, which is said.
 
-exit codes: 0 proved, 1 not proved (the first row that contradicts is named), 2 RUN is no run
+Runs with a replay memory have no lag contract: what is sampled may be of any age, and its lag is recorded instead.
+
+exit codes: 0 proved, 1 not proved (the first row that contradicts is named), 2 RUN is no run, or has no lag contract
 """
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpcrl.audit.checks import CHECKS, Counts, Evidence, Mask, max_lag, strays
-from hpcrl.config import ConfigError
+from hpcrl.config import ConfigError, RunConfig
 from hpcrl.storage.files import read_json
 from hpcrl.storage.raw_rows import row_checksums
 from hpcrl.storage.resume import differences
@@ -80,7 +80,7 @@ class Audit:
 def audit(run: str | Path) -> Audit:
     """Audit a run directory, or the result file of one attempt by itself, in whatever state it is. Local.
 
-    Raises ConfigError when `run` is neither.
+    Raises ConfigError when `run` is neither, or has no lag contract to prove.
     """
     path = Path(run)
     try:
@@ -90,6 +90,8 @@ def audit(run: str | Path) -> Audit:
     if not heads:
         what = "holds no result file" if path.exists() else "does not exist"
         raise ConfigError(f"{str(path)!r} {what}; give a run directory or the result file of an attempt")
+    for head in heads:
+        _refuse_replay(head)
     evidence, notes, left_over = _collect(path, heads)
     checks = (strays(left_over), _config(path, heads, notes), *(check(evidence) for check in CHECKS))
     violations = tuple(line for check in checks for line in check)
@@ -105,6 +107,19 @@ def audit(run: str | Path) -> Audit:
         notes=tuple(notes),
         actors=actor_shares(path),
     )
+
+
+def _refuse_replay(head: AttemptHead) -> None:
+    try:
+        config = RunConfig.parse(head.config)
+    except ConfigError:  # of another version, or none: the checks say what is missing
+        return
+    if config.algorithm.uses_replay:
+        raise ConfigError(
+            f"nothing to prove: algorithm.name={config.algorithm.name} samples from a replay memory, whose contents "
+            "lag.max_lag does not bound. The lag of what was sampled is in lag_min, lag_mean and lag_max of table "
+            "`updates`, and table `replay` holds what was inserted and drawn"
+        )
 
 
 def _collect(path: Path, heads: list[AttemptHead]) -> tuple[Evidence, list[str], Rows]:

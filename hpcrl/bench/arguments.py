@@ -10,6 +10,7 @@ _BENCHES = {
     "reduce": "sums of gradients: memory, the MPI library, gloo, the link",
     "comm": "trajectories into the store, fan-in, waiting",
     "publish": "parameters from the learner to the actors",
+    "replay": "a prioritized memory beside cpprb and tianshou, and as shards",
     "replay-link": "batches from the replay rank to the learner",
 }
 _BENCH_HELP = """\

@@ -50,12 +50,17 @@ def bench_loop(
         `config`; `machine`.
 
     Raises:
-        ConfigError: no rounds, an environment that EnvPool does not have, or actors that send gradients.
+        ConfigError: no rounds, an environment that EnvPool does not have, actors that send gradients, a replay memory.
     """
     if config.algorithm.sends_gradients:
         raise ConfigError(
             f"bench loop measures updates from trajectories; with algorithm.name={config.algorithm.name} actors send "
             "gradients: use algorithm.name=a2c, which computes the same"
+        )
+    if config.algorithm.uses_replay:
+        raise ConfigError(
+            f"bench loop measures updates from trajectories, not from the replay memory of algorithm.name="
+            f"{config.algorithm.name}; use a recipe of another algorithm"
         )
     if rounds < 1:
         raise ConfigError(f"rounds={rounds} measures nothing; use 1 or more, 3 or more for a median")

@@ -1,7 +1,7 @@
 """Batches from a replay rank to a learner: asked for two ahead, written where the learner reads them.
 
 A request names a slot of the learner's arena by its number (number % 2) and may carry a note, such as the priorities of
-the batch just trained on. There is one answer to each request.
+the batch just trained on. There is one answer to each request. A note may also be told by itself, and gets none.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SLOTS = 2
 """Requests outstanding, and rows of the learner's arena, per link."""
+_NO_REQUEST = -1
+"""Stands for a request's number where a note is told by itself."""
 
 
 class BatchClient:
@@ -36,9 +38,16 @@ class BatchClient:
     def ask(self, note: bytes = b"") -> None:
         """Ask for one more batch. The answer before the last is overwritten from here on."""
         self._answers.post(self._first_row + self.asked % SLOTS)
-        message = self.asked.to_bytes(8, "little") + note.ljust(self._note_bytes, b"\0")
-        self._requests.send(np.frombuffer(message, np.uint8))
+        self._send(self.asked, note)
         self.asked += 1
+
+    def tell(self, note: bytes) -> None:
+        """Send a note without asking for anything; at most SLOTS of them between two requests."""
+        self._send(_NO_REQUEST, note)
+
+    def _send(self, number: int, note: bytes) -> None:
+        message = number.to_bytes(8, "little", signed=True) + note.ljust(self._note_bytes, b"\0")
+        self._requests.send(np.frombuffer(message, np.uint8))
 
     def poll(self) -> Bytes | None:
         """The next answer, in the order of the requests, or None; valid until the next but one `ask`."""
@@ -70,19 +79,21 @@ class BatchServer:
         self._first_row = first_row
         self._answers = world.row_sender(learner, Tag.BATCH, arena, SLOTS)
         self._requests = world.receiver(learner, Tag.REQUEST, 8 + note_bytes)
-        for _ in range(SLOTS):
+        for _ in range(2 * SLOTS):  # requests, and notes told before them
             self._requests.post(np.zeros(8 + note_bytes, np.uint8))
         self.requested = 0
         self.served = 0
+        self.unread: list[bytes] = []
+        """Notes that came after `close` and were taken in by `drained`."""
 
     def take_request(self) -> bytes | None:
-        """The note of the next request, or None."""
+        """The note of the next request, or one told by itself, or None."""
         message = self._requests.poll()
         if message is None:
             return None
-        note = message[8:].tobytes()
+        number, note = int.from_bytes(message[:8].tobytes(), "little", signed=True), message[8:].tobytes()
         self._requests.post(message)
-        self.requested += 1
+        self.requested += number != _NO_REQUEST
         return note
 
     def begin(self) -> Bytes | None:
@@ -107,8 +118,8 @@ class BatchServer:
     @property
     def drained(self) -> bool:
         """Take in requests still under way; whether the learner has closed and nothing is."""
-        while self.take_request() is not None:
-            pass
+        while (note := self.take_request()) is not None:
+            self.unread.append(note)
         return all_drained([self._answers, self._requests])
 
     def cancel(self) -> None:

@@ -13,9 +13,17 @@ from hpcrl.config.algorithms import (
     SurrogateConfig,
 )
 from hpcrl.config.base import Config, ConfigError, explain, parse_value, set_dotted, unknown_key
+from hpcrl.config.continuous import ContinuousConfig, DDPGConfig, SACConfig, TD3Config
 from hpcrl.config.exit_codes import ExitCode
 from hpcrl.config.model import ModelConfig
-from hpcrl.config.off_policy import OffPolicyConfig
+from hpcrl.config.off_policy import (
+    ActionValueConfig,
+    ApexConfig,
+    DQNConfig,
+    LadderConfig,
+    OffPolicyConfig,
+    R2D2Config,
+)
 from hpcrl.config.protections import Protection
 from hpcrl.config.replay import ReplayConfig
 from hpcrl.config.run import RunConfig, algorithm_config_class, load_object
@@ -38,14 +46,19 @@ from hpcrl.config.time_limit import in_words, parse_minutes, slurm_time
 __all__ = [
     "A2CConfig",
     "A3CConfig",
+    "ActionValueConfig",
     "ActorCriticConfig",
     "AlgorithmConfig",
+    "ApexConfig",
     "BudgetConfig",
     "CheckpointConfig",
     "CommConfig",
     "ComponentConfig",
     "Config",
     "ConfigError",
+    "ContinuousConfig",
+    "DDPGConfig",
+    "DQNConfig",
     "DecoupledPPOConfig",
     "EnvConfig",
     "EvaluationConfig",
@@ -53,6 +66,7 @@ __all__ = [
     "FaultsConfig",
     "ImpactConfig",
     "ImpalaConfig",
+    "LadderConfig",
     "LagConfig",
     "LogConfig",
     "ModelConfig",
@@ -60,13 +74,16 @@ __all__ = [
     "PPOConfig",
     "PlainGradientConfig",
     "Protection",
+    "R2D2Config",
     "RanksConfig",
     "ReductionConfig",
     "ReplayConfig",
     "RunConfig",
+    "SACConfig",
     "SiteConfig",
     "StorageConfig",
     "SurrogateConfig",
+    "TD3Config",
     "algorithm_config_class",
     "explain",
     "in_words",

@@ -13,8 +13,8 @@ class AlgorithmConfig(Config):
     """What every algorithm has. A user's algorithm derives its own Config from this."""
 
     name: str
-    """A built-in name (a2c, a3c, decoupled_ppo, impact, impala, ppo), or package.module:Class of an
-    hpcrl.algorithms.Algorithm."""
+    """A built-in name (a2c, a3c, apex, ddpg, decoupled_ppo, dqn, impact, impala, ppo, r2d2, sac, td3), or
+    package.module:Class of an hpcrl.algorithms.Algorithm."""
     unroll_length: int = Field(32, ge=1)
     """T: env_steps per trajectory and environment slot. Longer bootstraps less and lags more. 5 to 128."""
     batch_trajectories: int | None = Field(None, ge=1)
@@ -265,14 +265,3 @@ class ImpactConfig(SurrogateConfig):
     def buffer(self) -> tuple[int, int]:
         """As AlgorithmConfig.buffer."""
         return self.buffer_batches, self.batch_uses
-
-
-BUILTIN_ALGORITHMS: dict[str, type[AlgorithmConfig]] = {
-    "a2c": A2CConfig,
-    "a3c": A3CConfig,
-    "decoupled_ppo": DecoupledPPOConfig,
-    "impact": ImpactConfig,
-    "impala": ImpalaConfig,
-    "ppo": PPOConfig,
-}
-"""Configuration of each built-in name."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from hpcrl.config.algorithms import SurrogateConfig
+from hpcrl.config.continuous import ContinuousConfig, check_continuous
+from hpcrl.config.off_policy import ActionValueConfig, R2D2Config
+from hpcrl.config.replay_consistency import check_replay
 
 if TYPE_CHECKING:
     from hpcrl.config.run import RunConfig
@@ -24,6 +27,13 @@ def check_consistency(run: RunConfig) -> None:
     _check_precision(run)
     _check_gradients(run)
     _check_reuse(run)
+    check_replay(run)
+    if run.algorithm.uses_replay:
+        _check_replayed(run)
+    if isinstance(run.algorithm, ActionValueConfig):
+        _check_action_values(run, run.algorithm)
+    if isinstance(run.algorithm, ContinuousConfig):
+        check_continuous(run, run.algorithm)
     if run.faults.actor_death == "continue" and (run.deterministic or run.scheme == "synchronous"):
         key = "deterministic=true" if run.deterministic else "scheme=synchronous"
         raise ValueError(
@@ -135,6 +145,49 @@ def _check_reuse(run: RunConfig) -> None:
         )
 
 
+def _check_replayed(run: RunConfig) -> None:
+    """What needs every env_step exactly once, or in the order in which it came."""
+    algorithm = run.algorithm
+    for key, value in (
+        ("model.normalize_observations", run.model.normalize_observations),
+        ("algorithm.normalize_returns", algorithm.normalize_returns),
+    ):
+        if value:
+            raise ValueError(
+                f"{key}=true is not there with algorithm.name={algorithm.name}: it counts env_steps once, and a replay "
+                f"memory gives them many times; use {key}=false"
+            )
+    if algorithm.batch_trajectories is not None:
+        raise ValueError(
+            f"algorithm.batch_trajectories={algorithm.batch_trajectories} has no effect with algorithm.name="
+            f"{algorithm.name}, whose updates are of algorithm.batch_size; leave it null"
+        )
+
+
+def _check_action_values(run: RunConfig, algorithm: ActionValueConfig) -> None:
+    name, recurrent = algorithm.name, run.model.recurrent
+    if isinstance(algorithm, R2D2Config) and recurrent == "none":
+        raise ValueError(
+            f"model.recurrent=none does not fit algorithm.name={name}, which learns from sequences for a recurrent "
+            "network; use model.recurrent=lstm or gru, or algorithm.name=apex"
+        )
+    if not isinstance(algorithm, R2D2Config) and recurrent != "none":
+        raise ValueError(
+            f"model.recurrent={recurrent} does not fit algorithm.name={name}, which learns from single transitions; "
+            "use algorithm.name=r2d2, or model.recurrent=none"
+        )
+    if not run.model.shared_torso:
+        raise ValueError(
+            f"model.shared_torso=false does not fit algorithm.name={name}, which has no policy beside its values; use "
+            "model.shared_torso=true"
+        )
+    if algorithm.gives_priorities and run.replay.sampling != "prioritized":
+        raise ValueError(
+            f"replay.sampling={run.replay.sampling} does not fit algorithm.name={name}, whose actors compute "
+            "priorities; use replay.sampling=prioritized (with replay.alpha=0 all are equal), or algorithm.name=dqn"
+        )
+
+
 def _check_device(run: RunConfig) -> None:
     """What sums by torch.distributed, and gradients on a device, cannot do."""
     device, reduction = run.ranks.learner_device, run.reduction
@@ -156,6 +209,7 @@ def _check_device(run: RunConfig) -> None:
 
 def _check_pipeline(run: RunConfig) -> None:
     ranks, lag, batch = run.ranks, run.lag, run.batch_trajectories
+    replayed = run.algorithm.uses_replay
     added = lag.max_lag - run.max_lag_when_new
     reused = f" more than the {added} updates that batches are reused for" if added else ""
     for key, count in (("ranks.actors", ranks.actors), ("algorithm.batch_trajectories", batch)):
@@ -171,7 +225,7 @@ def _check_pipeline(run: RunConfig) -> None:
         )
     if run.deterministic and lag.overdue == "drop":
         raise ValueError("deterministic=true needs lag.overdue=wait: what is dropped depends on timing")
-    if run.max_lag_when_new < lag.publish_every_updates - 1:
+    if run.max_lag_when_new < lag.publish_every_updates - 1 and not replayed:
         raise ValueError(
             f"lag.max_lag={lag.max_lag} is less than lag.publish_every_updates - 1 = "
             f"{lag.publish_every_updates - 1}{reused}: the actors would wait for ever; raise max_lag"

@@ -23,7 +23,8 @@ class ReplayConfig(Config):
     beta_end: float = Field(1.0, ge=0, le=1)
     """prioritized: that exponent where the budget is used; it changes linearly."""
     eviction: Literal["fifo", "lowest_priority"] = "fifo"
-    """What makes room: the oldest, or (prioritized) what has the lowest priority."""
+    """What makes room: the oldest, or (prioritized) what has the lowest priority, which takes twice the memory: what
+    stays is scattered, so the next observation is stored, too. Not with sequences or frame_stack."""
     min_size: int = Field(1_000, ge=1)
     """env_steps, of all shards, that are there before the first update."""
     samples_per_insert: float = Field(16.0, gt=0)

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator, model_validator
 
-from hpcrl.config.algorithms import BUILTIN_ALGORITHMS, AlgorithmConfig
+from hpcrl.config.algorithms import AlgorithmConfig
 from hpcrl.config.base import Config, ConfigError
+from hpcrl.config.builtin import BUILTIN_ALGORITHMS
 from hpcrl.config.consistency import check_consistency
 from hpcrl.config.model import ModelConfig
 from hpcrl.config.off_policy import OffPolicyConfig
@@ -39,7 +40,8 @@ class RunConfig(Config):
     """Root of every random stream of the run."""
     deterministic: bool = False
     """Form batches in grant order with exactly the granted parameter version: bit-equal runs from equal seeds.
-    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds)."""
+    Always so in the synchronous scheme; in the pipeline it needs lag.max_lag of 0 or 1 (more by what reuse adds). With
+    a replay memory actors and learners take turns."""
     env: EnvConfig
     model: ModelConfig = ModelConfig()
     algorithm: SerializeAsAny[AlgorithmConfig]
@@ -82,6 +84,11 @@ class RunConfig(Config):
             if self.algorithm.sends_gradients
             else self.algorithm.batch_trajectories or self.num_acting_ranks
         )
+
+    @property
+    def gives_priorities(self) -> bool:
+        """Actors give the first priorities of what they send to a replay memory."""
+        return isinstance(self.algorithm, OffPolicyConfig) and self.algorithm.gives_priorities
 
     @property
     def max_lag_when_new(self) -> int:

@@ -47,7 +47,7 @@ class RanksConfig(Config):
     actors: int = Field(1, ge=1)
     """Ranks that step environments (pipeline)."""
     replay: int = Field(1, ge=1)
-    """Ranks that hold the queue between actors and learners (pipeline)."""
+    """Ranks that hold the queue between actors and learners, or the replay memory (pipeline)."""
     learners: int = Field(1, ge=1)
     """Ranks that compute gradients (pipeline)."""
     workers: int = Field(1, ge=1)
@@ -64,7 +64,7 @@ class LagConfig(Config):
 
     max_lag: int = Field(1, ge=0)
     """Largest learner version minus behavior version of any trained env_step, in updates. 0: the actors wait
-    for each update; 1: they work while the learner does; more: looser."""
+    for each update; 1: they work while the learner does; more: looser. Not for what a replay memory gives."""
     overdue: Literal["wait", "drop"] = "wait"
     """When an update would make a trajectory under way too old: wait for it, or drop it when it comes (counted)."""
     publish_every_updates: int = Field(1, ge=1)
@@ -81,7 +81,8 @@ class BudgetConfig(Config):
     """When the run is finished."""
 
     env_steps: int = Field(1_000_000, ge=1)
-    """Valid env_steps trained on, over all environments; the run ends at the first update that reaches it."""
+    """Valid env_steps trained on (with a replay memory: inserted there), over all environments; the run ends at the
+    first update that reaches it."""
 
 
 class EvaluationConfig(Config):

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from hpcrl.data.reuse import ONCE, Reuse
+from hpcrl.data.turns import Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,8 @@ class Admission:
         }
         self._given_up: dict[int, Grant] = {}
         """Dropped while under way; they count against their actor until they come."""
-        self._actors = list(range(actors))
-        """Those that live."""
-        self._held_by = [0] * actors
-        self._last_of = [-1] * actors
+        self._num_actors = actors
+        self._turns = Turns(actors, grants_per_actor)
 
     def publish(self, version: int) -> None:
         """The learners have published `version`."""
@@ -101,20 +100,15 @@ class Admission:
         """Issue a grant, or None while the bound or every actor's own limit forbids one."""
         if self.granted - self.dropped >= self._batches_within(self.max_lag) * self.batch:
             return None
+        version = self.published_version
         if self.deterministic:
-            actor = self.granted % len(self._held_by)
             update = self._reuse.first_use(self.granted // self.batch)
             version = max(update - self.max_lag, self._reuse.first)
-        else:
-            # of those that hold fewest the one that waits longest: else a batch of one would starve all but the first
-            actor = min(self._actors, key=lambda index: (self._held_by[index], self._last_of[index]))
-            version = self.published_version
-        if self._held_by[actor] >= self.grants_per_actor:
+        actor = self._turns.take(self.granted % self._num_actors if self.deterministic else None)
+        if actor is None:
             return None
         grant = Grant(self.granted, actor, version)
         self._under_way[grant.number] = grant
-        self._held_by[actor] += 1
-        self._last_of[actor] = grant.number
         self.granted += 1
         return grant
 
@@ -138,9 +132,9 @@ class Admission:
         grant = self._under_way.pop(number, None)
         if grant is None:
             if number in self._given_up:
-                self._held_by[self._given_up.pop(number).actor] -= 1
+                self._turns.come(self._given_up.pop(number).actor)
             return False
-        self._held_by[grant.actor] -= 1
+        self._turns.come(grant.actor)
         self._arrived[number] = grant
         return True
 
@@ -181,7 +175,7 @@ class Admission:
 
         Not in a deterministic run. One actor must be left.
         """
-        self._actors.remove(actor)
+        self._turns.lose(actor)
         lost = [number for number, grant in self._under_way.items() if grant.actor == actor]
         for number in lost:
             del self._under_way[number]

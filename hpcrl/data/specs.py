@@ -196,6 +196,7 @@ def transition_spec(env: EnvSpec, count: int) -> TrajectorySpec:
 def sequence_spec(env: EnvSpec, length: int, count: int, stored: tuple[Field, ...]) -> TrajectorySpec:
     """What a learner gets of `count` sampled sequences: the fields of trajectories of `length` env_steps, and weight.
 
+    reward: as trained on, clipped and scaled already.
     stored: fields that the algorithm adds; of those with `start_only` (initial_state) the one at the first env_step.
     weight: as of `transition_spec`, [1, count].
     """

@@ -29,6 +29,9 @@ HEADER = np.dtype(
         ("valid_steps", "<i8"),
         ("nbytes", "<i8"),
         ("checksum", "<i8"),  # CRC-32 of everything behind the header, 0 when switched off
+        # of a part of a batch that was sampled:
+        ("inserted", "<i8"),  # valid env_steps that its replay rank has ever taken in
+        ("largest_weight", "<f8"),  # of that replay rank's whole share of the batch
     ]
 )
 HEADER_BYTES = -(-HEADER.itemsize // ALIGNMENT) * ALIGNMENT

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from hpcrl.config import ExitCode, RunConfig
+from hpcrl.config import ExitCode, OffPolicyConfig, RunConfig
 from hpcrl.drill.runs import DrilledRun, NotHeldError
 from hpcrl.storage import checkpoint
 
@@ -49,8 +50,11 @@ class Drill:
 
     @property
     def update_env_steps(self) -> int:
-        """Of one update, if all are valid."""
+        """Of one update, if all are valid; with a replay memory those before a first one, too."""
         config = self.config
+        if isinstance(config.algorithm, OffPolicyConfig):
+            replay = config.replay
+            return replay.min_size + math.ceil(config.algorithm.batch_size / replay.samples_per_insert)
         per_trajectory = config.algorithm.unroll_length * config.env.num_envs // config.num_acting_ranks
         return max(1, per_trajectory * config.batch_trajectories)
 

@@ -91,6 +91,17 @@ def tanh_gaussian(
     return log_prob - _log_tanh_slope(pre_tanh).sum(-1) - log_half, entropy
 
 
+def reparameterized_tanh_gaussian(mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """Actions tanh(mean + std * noise), [N, dims] in (-1, 1), and their log-densities (nat) [N].
+
+    `mean`, `log_std` and the standard normal `noise` are [N, dims]. The gradient flows through the actions and through
+    their log-densities (Haarnoja et al. 2018, appendix C), exact as in `tanh_gaussian`.
+    """
+    pre_tanh = mean + log_std.exp() * noise
+    per_dim = noise.square() * -0.5 - log_std - _log_tanh_slope(pre_tanh)
+    return pre_tanh.tanh(), per_dim.sum(-1) - mean.shape[-1] * LOG_SQRT_2PI
+
+
 def _log_tanh_slope(pre_tanh: Tensor) -> Tensor:
     """log(1 - tanh(u)^2), elementwise."""
     return 2 * (LOG_2 - pre_tanh - torch.nn.functional.softplus(-2 * pre_tanh))

@@ -219,6 +219,8 @@ def _recipe_rows(recipe: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
         roles = ", ".join(f"{number} {role}{'s' * (number > 1)}" for role, number in need["roles"].items())
         threads = f", {need['env_threads']} threads of environments" if need["env_threads"] else ""
         text = f"{need['node']}: {roles}; {megabytes(need['shared_bytes'])} of shared memory{threads}"
+        if need["replay_bytes"]:
+            text += f", {megabytes(need['replay_bytes'])} of replay memory"
         rows.append(("recipe", text))
     return rows
 

@@ -86,6 +86,12 @@ def of_needs(needs: Sequence[dict[str, Any]], seats: Sequence[dict[str, Any]], d
                 f"{megabytes(first['shared_free_bytes'])} are free in /dev/shm: messages would be sent instead; ask "
                 "for more memory, or lower comm.slots, lag.max_lag or algorithm.unroll_length"
             )
+        if need["replay_bytes"] > need["replay_share"] * first["memory_bytes"]:
+            found.append(
+                f"the recipe's replay memory would take {megabytes(need['replay_bytes'])} on {node}, more than "
+                f"replay.max_memory_share={need['replay_share']:g} of the {megabytes(first['memory_bytes'])} there: "
+                "the run would be refused"
+            )
         found += _about_devices(need, first, device)
     return found
 

@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from hpcrl.comm.ranks import RankPlan, plan_ranks, share
 from hpcrl.config import RunConfig
+from hpcrl.launch.memory import replay_bytes
 
 if TYPE_CHECKING:
-    from hpcrl.data.specs import TrajectorySpec
+    from hpcrl.data.specs import EnvSpec, TrajectorySpec
 
 
 def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
-    """One record per node: {"node", "ranks", "roles", "shared_bytes", "env_threads"}; `nodes[r]` is that of rank r.
+    """One record per node: {"node", "ranks", "roles", "shared_bytes", "replay_bytes", "replay_share", "env_threads"}.
+
+    `nodes[r]` is that of rank r. replay_bytes: of replay memories; replay_share: of a node's memory that they may take.
 
     Makes an environment and a network, to know the size of what travels. MPI must have started, or not start by itself.
     Raises ConfigError where the run would be refused. Local.
@@ -22,7 +25,7 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
     from hpcrl.launch.play import make_specs
 
     plan = plan_ranks(config, nodes)
-    _, spec, num_parameters = make_specs(config, "cuda" if config.ranks.learner_device == "cuda" else "cpu")
+    env, spec, num_parameters = make_specs(config, "cuda" if config.ranks.learner_device == "cuda" else "cpu")
     found = []
     for node in dict.fromkeys(nodes):
         here = [
@@ -34,7 +37,9 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
                 "node": node,
                 "ranks": list(nodes).count(node),
                 "roles": dict(roles),
-                "shared_bytes": shared_bytes(config, plan, nodes, node, spec, num_parameters),
+                "shared_bytes": shared_bytes(config, plan, nodes, node, env, spec, num_parameters),
+                "replay_bytes": replay_bytes(config, plan, nodes, node, spec),
+                "replay_share": config.replay.max_memory_share,
                 "env_threads": _env_threads(config) * (roles["actor"] + roles["worker"]),
             }
         )
@@ -46,6 +51,7 @@ def shared_bytes(
     plan: RankPlan,
     nodes: Sequence[str],
     node: str,
+    env: EnvSpec,
     spec: TrajectorySpec,
     num_parameters: int,
 ) -> int:
@@ -70,7 +76,7 @@ def shared_bytes(
                 rows = trajectory_rows(config, placement.role_rank)
                 total += arena_bytes(ranks, rows, TrajectoryLayout(spec).nbytes)
             elif placement.role == "learner":
-                total += arena_bytes(ranks, SLOTS * config.ranks.replay, slot_bytes(config, spec))
+                total += arena_bytes(ranks, SLOTS * config.ranks.replay, slot_bytes(config, env, spec))
         if config.scheme == "pipeline" and ("actor" in roles or plan.ranks("learner")[0] in _ranks(here)):
             total += window_bytes(config, num_parameters, len(nodes))
     summing = plan.ranks("learner") or plan.ranks("worker")

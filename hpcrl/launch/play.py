@@ -23,11 +23,12 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
+from hpcrl.launch.memory import refusal
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
-from hpcrl.roles.cut import Cuts
+from hpcrl.roles.cut import ROLES_WITH_ROWS, Cuts
 from hpcrl.roles.records import RecordReceiver, RecordSender
 from hpcrl.roles.result_writer import Marks
 from hpcrl.roles.session import RoleLoop, Session, run_roles
@@ -72,6 +73,7 @@ def play(
     specs = _agree(
         world, specs_rank, lambda: make_specs(config, device), "making an environment for its spaces", board
     )
+    _refuse_large_memory(world, config, specs[1])
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
@@ -177,9 +179,17 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
     return answer[1]
 
 
+def _refuse_large_memory(world: World, config: RunConfig, spec: TrajectorySpec) -> None:
+    """Raise Refused, on all ranks, where replay memories would not fit a node. Collective over the world."""
+    nodes, here = [seat["node"] for seat in world.seats], world.seats[world.rank]["node"]
+    said = [one for one in world.comm.allgather(refusal(config, world.plan, nodes, here, spec)) if one]
+    if said:
+        raise Refused(said[0])
+
+
 def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
     """Of environments and of what actors send, and the number of parameters."""
-    from hpcrl.algorithms import make_algorithm, stored_spec
+    from hpcrl.algorithms import make_algorithm, refuse_unknown_exploration, stored_spec
     from hpcrl.envs import make_env_spec
 
     env = make_env_spec(config.env)
@@ -190,6 +200,7 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
         raise ConfigError(
             f"algorithm.name={config.algorithm.name} does not run on {device}; use ranks.learner_device=cpu"
         )
+    refuse_unknown_exploration(config, algorithm)
     columns = len(share(config.env.num_envs, config.num_acting_ranks, 0))
     layout = stored_spec(config, env, algorithm, columns)
     if config.algorithm.sends_gradients:
@@ -211,8 +222,8 @@ def _make_session(
     control = Control(world, flag)
     if results:
         writer = results[0].writer
-        learners = world.plan.ranks("learner") or world.plan.ranks("worker")
-        marks = Marks(learners, writer.flush, control.send_rows)
+        marking = {one.world_rank for one in world.plan.placements if one.role in ROLES_WITH_ROWS}
+        marks = Marks(marking, writer.flush, control.send_rows)
         records = RecordReceiver(world, writer.add, roll.take, marks.take)
         record, start_clock = writer.add, writer.start_clock
         receiver = records
@@ -230,7 +241,7 @@ def _make_session(
         config=config,
         env_spec=specs[0],
         trajectory_spec=specs[1],
-        arenas=open_arenas(world, specs[1]),
+        arenas=open_arenas(world, specs[0], specs[1]),
         parameters=ParameterExchange(world, specs[2]),
         control=control,
         cuts=Cuts(world, config, control, *start),

@@ -9,6 +9,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from hpcrl.launch.memory import memory_limit
 from hpcrl.launch.situation import Situation
 
 
@@ -26,6 +27,7 @@ def look_around(situation: Situation) -> dict[str, Any]:
         "cores_per_task": int(per_task) if per_task.isdigit() else None,
         "cores_of_node": int(on_node) if on_node.isdigit() else os.cpu_count() or len(cores),
         "gpus": _gpus(),
+        "memory_bytes": memory_limit(),
         "shared_bytes": shared.f_blocks * shared.f_frsize,
         "shared_free_bytes": shared.f_bavail * shared.f_frsize,
         "folder": str(folder),

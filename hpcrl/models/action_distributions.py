@@ -127,10 +127,8 @@ class TanhGaussian(ActionDistribution):
         super().__init__()
         self.num_outputs = len(low)
         self.log_std = nn.Parameter(torch.full((len(low),), initial_log_std))
-        below, above = np.array(low, np.float64), np.array(high, np.float64)
-        self._center = ((below + above) / 2).astype(np.float32)
-        self._half_width = ((above - below) / 2).astype(np.float32)
-        self._low, self._high = below.astype(np.float32), above.astype(np.float32)
+        self._bounds = Bounds(low, high)
+        self._half_width = self._bounds.half_width
 
     def evaluate(self, outputs: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
         """As ActionDistribution.evaluate; the entropy is integrated, see functional.distributions.tanh_gaussian."""
@@ -144,8 +142,37 @@ class TanhGaussian(ActionDistribution):
 
     def to_env(self, action: Actions) -> Actions:
         """As ActionDistribution.to_env: center + half_width * tanh(u), never outside the bounds by its rounding."""
-        scaled = self._center + self._half_width * np.tanh(action)
+        return self._bounds.scaled(np.tanh(action))
+
+
+class Bounds:
+    """The bounds of continuous actions, and what lies between.
+
+    Attributes:
+        half_width: float32 [size], half of high - low.
+    """
+
+    def __init__(self, low: Sequence[float], high: Sequence[float]) -> None:
+        below, above = np.array(low, np.float64), np.array(high, np.float64)
+        self.half_width = ((above - below) / 2).astype(np.float32)
+        self._center = ((below + above) / 2).astype(np.float32)
+        self._low, self._high = below.astype(np.float32), above.astype(np.float32)
+
+    def scaled(self, actions: Actions) -> Floats:
+        """What lies at `actions` [B, size], where -1 is low and 1 is high; never outside the bounds by its rounding."""
+        scaled = self._center + self.half_width * actions
         return np.asarray(np.clip(scaled, self._low, self._high), np.float32)
+
+
+def require_bounds(env: EnvSpec, key: str, instead: str) -> None:
+    """Raises ConfigError unless each dimension of continuous actions has bounds, which `key`, name and value, needs."""
+    action = env.action
+    for index, (low, high) in enumerate(zip(action.low, action.high, strict=True)):
+        if not (math.isfinite(low) and math.isfinite(high) and low < high):
+            raise ConfigError(
+                f"{key} does not fit the actions of {env.id}: dimension {index} of {action.size} has the bounds "
+                f"[{low}, {high}], to which nothing can be scaled; use {instead}"
+            )
 
 
 def action_distribution(env: EnvSpec, model: ModelConfig) -> ActionDistribution:
@@ -162,10 +189,5 @@ def action_distribution(env: EnvSpec, model: ModelConfig) -> ActionDistribution:
         return Categorical(action.size) if action.kind == "discrete" else MultiCategorical(action.choices)
     if wanted != "tanh_gaussian":
         return Gaussian(action.size, model.initial_log_std)
-    for index, (low, high) in enumerate(zip(action.low, action.high, strict=True)):
-        if not (math.isfinite(low) and math.isfinite(high) and low < high):
-            raise ConfigError(
-                f"model.action_distribution=tanh_gaussian does not fit the actions of {env.id}: dimension {index} of "
-                f"{action.size} has the bounds [{low}, {high}], to which nothing can be scaled; use gaussian"
-            )
+    require_bounds(env, "model.action_distribution=tanh_gaussian", "gaussian")
     return TanhGaussian(action.low, action.high, model.initial_log_std)

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from hpcrl.config import ModelConfig
 from hpcrl.data.specs import EnvSpec
-from hpcrl.functional.distributions import mask_logits
 from hpcrl.models.action_distributions import action_distribution
-from hpcrl.models.recurrent import CELLS, Memory, Recurrent
+from hpcrl.models.observations import ObservationParts
+from hpcrl.models.recurrent import Memory, make_cell, remembered
 from hpcrl.models.torsos import make_linear, make_normalizer, make_torso
 
 POLICY_GAIN = 0.01
@@ -25,6 +25,7 @@ class ActorCritic(nn.Module):
 
     Attributes:
         distribution: what the policy's outputs mean.
+        parts: of an observation.
         normalizer: first layer of every torso; None unless observations are normalized.
         state_size: numbers that a recurrent network remembers per environment; 0 for one that is not recurrent.
     """
@@ -37,15 +38,14 @@ class ActorCritic(nn.Module):
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
         self.distribution = action_distribution(env, model)
-        self._features, self._mask_size = env.features.shape, env.mask_size
-        self._choices = env.action.choices_per_part
+        self.parts = ObservationParts(env)
         self.normalizer = make_normalizer(env, model)
         self.torso, width = make_torso(env, model, self.normalizer, generator)
         self.value_torso = (
             None if model.shared_torso else make_torso(env, model, self.normalizer, generator)[0]
         )
-        self.cell = _cell(width, model, generator)
-        self.value_cell = None if model.shared_torso else _cell(width, model, generator)
+        self.cell = make_cell(width, model, generator)
+        self.value_cell = None if model.shared_torso else make_cell(width, model, generator)
         sizes = [cell.state_size if cell is not None else 0 for cell in (self.cell, self.value_cell)]
         self.state_size = sum(sizes)
         self._policy_part, self._value_part = range(sizes[0]), range(sizes[0], self.state_size)
@@ -65,7 +65,7 @@ class ActorCritic(nn.Module):
         """
         features = self._policy_features(obs, memory)
         value_features = features if self.value_torso is None else self._value_features(obs, memory)
-        outputs = self.masked(self.policy_head(features), obs)
+        outputs = self.parts.masked(self.policy_head(features), obs)
         return outputs, self.value_head(value_features).squeeze(-1)
 
     def policy(self, obs: Tensor) -> Tensor:
@@ -73,9 +73,9 @@ class ActorCritic(nn.Module):
 
         Calls the head directly, past torch's hooks, as the torso does with its layers.
         """
-        if not self._mask_size:
+        if not self.parts.mask_size:
             return self.policy_head.forward(self.torso.act(obs))
-        return self.masked(self.policy_head.forward(self.torso.act(self.seen(obs))), obs)
+        return self.parts.masked(self.policy_head.forward(self.torso.act(self.parts.seen(obs))), obs)
 
     def step(self, obs: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """`policy` of a recurrent network, for one env_step, and the state after it, [N, state_size] like that before.
@@ -87,9 +87,9 @@ class ActorCritic(nn.Module):
         of_policy, of_value = (
             state[:, part.start : part.stop] for part in (self._policy_part, self._value_part)
         )
-        seen = self.seen(obs)
+        seen = self.parts.seen(obs)
         after = self.cell.step(self.torso.act(seen), of_policy)
-        policy = self.masked(self.policy_head.forward(after[:, : self.cell.size]), obs)
+        policy = self.parts.masked(self.policy_head.forward(after[:, : self.cell.size]), obs)
         if self.value_torso is not None and self.value_cell is not None:
             value_after = self.value_cell.step(self.value_torso.act(seen), of_value)
             after = torch.cat((after, value_after), 1)
@@ -100,39 +100,9 @@ class ActorCritic(nn.Module):
         return cast(Tensor, self.value_head(self._value_features(obs, memory)).squeeze(-1))
 
     def _policy_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
-        return _remembered(self.torso(self.seen(obs)), self.cell, memory, self._policy_part)
+        return remembered(self.torso(self.parts.seen(obs)), self.cell, memory, self._policy_part)
 
     def _value_features(self, obs: Tensor, memory: Memory | None) -> Tensor:
         if self.value_torso is None:
             return self._policy_features(obs, memory)
-        return _remembered(self.value_torso(self.seen(obs)), self.value_cell, memory, self._value_part)
-
-    def seen(self, obs: Tensor) -> Tensor:
-        """What the torsos get of obs, any leading dimensions: all but the action mask, in its own shape."""
-        if not self._mask_size:
-            return obs
-        return obs[..., : -self._mask_size].reshape(*obs.shape[:-1], *self._features)
-
-    def masked(self, outputs: Tensor, obs: Tensor) -> Tensor:
-        """Logits [N, num_outputs] with -infinity for the choices that the mask in obs [N, ...] does not allow."""
-        if not self._mask_size:
-            return outputs
-        return mask_logits(outputs, obs[:, -self._mask_size :] != 0, self._choices)
-
-
-def _cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
-    """What stands behind a torso of this width."""
-    if model.recurrent == "none":
-        return None
-    return CELLS[model.recurrent](width, model.recurrent_size, generator)
-
-
-def _remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None, part: range) -> Tensor:
-    """What the heads see of the features [N, width]: these, or what the cell makes of them."""
-    if cell is None:
-        return features
-    if memory is None:
-        raise ValueError(
-            "a recurrent network needs its memory: where each sequence of observations starts from"
-        )
-    return cell.unroll(features, memory.part(part))
+        return remembered(self.value_torso(self.parts.seen(obs)), self.value_cell, memory, self._value_part)

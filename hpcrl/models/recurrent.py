@@ -11,6 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from hpcrl.config import ModelConfig
+
 KEEP_BIAS = 1.0
 """Of the gate that keeps the state (Jozefowicz et al. 2015): what is seen now still matters some env_steps later."""
 
@@ -119,6 +121,17 @@ class Recurrent(nn.Module):
             outputs.append(parts[0])
         return torch.cat(outputs).index_select(0, rows.argsort())
 
+    def after(self, features: Tensor, memory: Memory) -> Tensor:
+        """The state [N, state_size] after the L env_steps of `unroll`, of which nothing else is kept."""
+        num, state = len(memory.state), memory.state
+        if num == 0:
+            return state
+        inputs = functional.linear(features, self.weight_ih, self.bias_ih).view(-1, num, len(self.bias_ih))
+        for now, begins in zip(inputs, memory.begins, strict=False):
+            state = state.masked_fill(begins.unsqueeze(1), 0.0)
+            state = torch.cat(self.advance(now, state.chunk(self.num_parts, 1)), 1)
+        return state
+
     def _weights(self, width: int, generator: torch.Generator) -> nn.Parameter:
         weights = torch.empty(self.num_gates, self.size, width)
         for gate in weights:
@@ -161,3 +174,29 @@ class Lstm(Recurrent):
 
 CELLS: dict[str, type[Recurrent]] = {"gru": Gru, "lstm": Lstm}
 """By the values of model.recurrent."""
+
+
+def episode_begins(valid: Tensor) -> Tensor:
+    """Bool [T+1, C], True where the observation is the first of an episode: after a step that is not `valid` [T, C].
+
+    As in acting, nothing is forgotten before the first one: the state at the start of a trajectory is the actor's.
+    """
+    return torch.cat((torch.zeros_like(valid[:1]), ~valid))
+
+
+def make_cell(width: int, model: ModelConfig, generator: torch.Generator) -> Recurrent | None:
+    """What stands behind a torso of this width."""
+    if model.recurrent == "none":
+        return None
+    return CELLS[model.recurrent](width, model.recurrent_size, generator)
+
+
+def remembered(features: Tensor, cell: Recurrent | None, memory: Memory | None, part: range) -> Tensor:
+    """What the heads see of the features [N, width]: these, or what the cell makes of them."""
+    if cell is None:
+        return features
+    if memory is None:
+        raise ValueError(
+            "a recurrent network needs its memory: where each sequence of observations starts from"
+        )
+    return cell.unroll(features, memory.part(part))

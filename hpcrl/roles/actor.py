@@ -37,7 +37,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             grant = yield from take(streams.next_grant, session)
         if grant is None:
             break
-        number, granted_version, row = grant
+        number, granted_version, row, env_steps = grant
         if number == MARK:
             if session.control.stopped:
                 break  # the end has come before that cut
@@ -62,7 +62,8 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             envs=collector.envs,
         )
         collected = trajectory if gradients is None else gradients.begin(collector.envs, version)
-        if not collector.collect(collected, version, cancelled=partial(streams.stopped, session)):
+        stopped = partial(streams.stopped, session)
+        if not collector.collect(collected, version, cancelled=stopped, env_steps=env_steps):
             break
         if gradients is not None:
             with timers("algorithm.gradient"):
@@ -94,17 +95,20 @@ class ActorStreams:
         self._parameters = session.parameters
         self._reader = session.parameters.reader
         for _ in range(comm.slots + 1):  # and a mark
-            self._grants.post(np.zeros(3, np.int64))
+            self._grants.post(np.zeros(4, np.int64))
 
-    def next_grant(self) -> tuple[int, int, int] | None:
-        """(number, parameter version, row) of the next grant, or (MARK, update of the cut, 0), or None."""
+    def next_grant(self) -> tuple[int, int, int, int] | None:
+        """(number, parameter version, row, env_steps of the run) of the next grant, or (MARK, update of the cut, 0, 0).
+
+        None where there is none.
+        """
         self._progress()
         message = self._grants.poll()
         if message is None:
             return None
-        number, version, row = (int(value) for value in message)
+        number, version, row, env_steps = (int(value) for value in message)
         self._grants.post(message)
-        return number, version, row
+        return number, version, row, env_steps
 
     def fetch(self, at_least: int, *, exactly: bool) -> int | None:
         """The newest version, for use in `vector` until `send`; None while that is below `at_least`."""

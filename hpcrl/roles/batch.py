@@ -70,6 +70,13 @@ def trained_rows(
     return rows, counts.sum(axis=0)
 
 
+def normalize_weights(parts: Sequence[Trajectory]) -> None:
+    """Divide the importance weights, in place, by the largest of the batch: every part tells its shard's. Local."""
+    largest = max(float(part.header["largest_weight"]) for part in parts)
+    for part in parts:
+        part.fields["weight"] /= largest
+
+
 def set_aside(session: Session, placement: Placement, update: int, fields: Fields) -> None:
     """Save this learner's share of a batch whose gradient was not finite, and note it. Local."""
     name = f"nonfinite-update{update:06d}-learner{placement.role_rank}.h5"

@@ -14,7 +14,7 @@ from hpcrl.algorithms import Acting, Algorithm
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.data.discounted import DiscountedReturns
 from hpcrl.data.generators import generator_rows
-from hpcrl.data.specs import DISCOUNTED_RETURN
+from hpcrl.data.specs import DISCOUNTED_RETURN, PRIORITY
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env, require_choices
 from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
@@ -31,6 +31,9 @@ class _Group:
     acting: Acting
     returns: DiscountedReturns | None
     """Only where the learners normalize by them."""
+    indices: npt.NDArray[np.int64]
+    """Of its environments, among those of the run."""
+    exploration: npt.NDArray[np.float32] | None = None
     under_way: bool = False
 
 
@@ -44,7 +47,9 @@ class Collector:
         config = session.config
         self.envs = share(config.env.num_envs, config.num_acting_ranks, placement.role_rank)
         self._actor = placement.role_rank
+        self._num_envs = config.env.num_envs
         self._algorithm = algorithm
+        self._gives_priorities = config.gives_priorities
         self._extra = [field.name for field in algorithm.extra_fields]
         self._rng = session.rng(placement, "actions")
         self._timers = timers
@@ -60,17 +65,21 @@ class Collector:
             if config.algorithm.normalize_returns:
                 returns = DiscountedReturns(len(indices), config.algorithm.gamma, rows.discounted_return)
             place = slice(columns.start, columns.stop)
-            self._groups.append(_Group(env, place, rows.obs, acting, returns))
+            self._groups.append(_Group(env, place, rows.obs, acting, returns, np.array(indices)))
         restore_actions(session, placement, self._rng)
 
-    def collect(self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool]) -> bool:
+    def collect(
+        self, trajectory: Trajectory, version: int, cancelled: Callable[[], bool], env_steps: int = 0
+    ) -> bool:
         """Fill every field of the trajectory's used columns; False when `cancelled()` came first.
 
-        The trajectory belongs to the caller; obs[0] repeats the last observation of the one before.
+        The trajectory belongs to the caller; obs[0] repeats the last observation of the one before. env_steps: of the
+        whole run, as far as it is known.
         """
         fields = trajectory.fields
         unroll_length = len(fields["reward"])
         for group in self._groups:
+            group.exploration = self._algorithm.exploration(group.indices, self._num_envs, env_steps)
             fields["obs"][0, group.columns] = group.obs
             if group.acting.state is not None:
                 fields["initial_state"][0, group.columns] = group.acting.state
@@ -84,7 +93,16 @@ class Collector:
         for group in self._groups:
             self._receive(group, fields, unroll_length - 1, version)
             group.obs = fields["obs"][unroll_length, group.columns].copy()
+        if self._gives_priorities:
+            with self._timers("algorithm.first_priorities"):
+                self._give_priorities(fields)
         return True
+
+    def _give_priorities(self, fields: dict[str, npt.NDArray[Any]]) -> None:
+        used = slice(0, len(self.envs))
+        priority = fields[PRIORITY.name]
+        known = {name: array[:, used] for name, array in fields.items() if array is not priority}
+        priority[:, used] = self._algorithm.first_priorities(known)
 
     def settle(self) -> None:
         """Finish env_steps under way, of a trajectory that is given up; the environments go on from there."""
@@ -133,7 +151,7 @@ class Collector:
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
         start = perf_counter()
-        chosen = group.acting.act(fields["obs"][t, group.columns], self._rng)
+        chosen = group.acting.act(fields["obs"][t, group.columns], self._rng, exploration=group.exploration)
         action = self._algorithm.to_env(chosen["action"])
         acted = perf_counter()
         group.env.send(action)

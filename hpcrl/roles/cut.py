@@ -4,7 +4,7 @@ A cut lies at an update boundary, where every learner knows it to be. From there
 the last version the replay ranks get a mark, after the last grant the actors. Whoever has it writes a part: learners at
 the update itself, a replay rank once everything it had granted has come, an actor once it has sent it off. Nobody waits
 for anybody else's file; learner 0 hears of every part and completes the set while the run goes on. Not before the rows
-of the learners' updates are in the result file, too: what a run goes on from after a kill is there to be read.
+of its updates are in the result file, too: what a run goes on from after a kill is there to be read.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ from hpcrl.storage.parts import Given
 
 _log = logging.getLogger(__name__)
 
+ROLES_WITH_ROWS = ("learner", "worker", "replay")
+"""Who writes result rows by update: a checkpoint is complete once those before it are on disk, too."""
 MARK = -1
 """Stands for a grant's number in the message that says: everything granted before belongs to a checkpoint."""
 
@@ -69,9 +71,9 @@ class Cuts:
         self.score: Callable[[], float | None] = lambda: None
         """On the rank that writes the results: the recent training return."""
         self.mark_rows: Callable[[int], None] = self._control.send_rows
-        """On learners: tell the rank that writes the results that it has every row before this mark."""
+        """On ranks of ROLES_WITH_ROWS: tell the rank that writes the results that it has every row before this mark."""
         self.marks: Sequence[int] = ()
-        """On learners: the marks that are still to leave this rank."""
+        """On ranks of ROLES_WITH_ROWS: the marks that are still to leave this rank."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:
@@ -156,7 +158,7 @@ class Cuts:
     ) -> None:
         """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
         part = part_name(placement)
-        if placement.role in ("learner", "worker"):
+        if placement.role in ROLES_WITH_ROWS:
             self.mark_rows(_mark_of(update, final))
         found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
         if self._world.rank == self._world.plan.writer:

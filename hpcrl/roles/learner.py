@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import numpy.typing as npt
+
 from hpcrl.algorithms import make_algorithm
 from hpcrl.comm.ranks import Placement, share
 from hpcrl.comm.replay_link import SLOTS, BatchClient
@@ -9,12 +12,16 @@ from hpcrl.comm.rows import Bytes
 from hpcrl.comm.stream import all_drained
 from hpcrl.data.reuse import Reuse
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
-from hpcrl.roles.arenas import part_layout, part_positions
+from hpcrl.roles.arenas import batch_positions, part_layout, part_positions
+from hpcrl.roles.batch import normalize_weights
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.publication import Publication
 from hpcrl.roles.queue_state import QueueState
 from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
+from hpcrl.roles.update_notes import UpdateNote, note_bytes, write_note
 from hpcrl.storage.parts import Given
+
+Vector = npt.NDArray[np.float32]
 
 
 def run_learner(session: Session, placement: Placement) -> RoleLoop:
@@ -44,7 +51,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
         if learning.vote():
             break
         if learning.cut_here:
-            learning.cut({"queue": batches.held(learning.updates)})
+            learning.cut(batches.components(learning.updates))
             publication.mark(learning.updates)
             if learning.stopping:
                 break
@@ -53,9 +60,10 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
         if learning.stopping and not was_stopping:
             continue  # agreed on before each has its batch
         batch = batches.trajectories(learning.updates)
-        learning.update(batch, batches.column_offset, batches.total_columns)
+        priorities = learning.update(batch, batches.column_offset, batches.total_columns)
         with timers("publisher.publish"):
             publication.after(learning.updates)
+        batches.note(learning.updates, learning.env_steps, priorities)
         batches.next(learning.updates, learning.cut_at)  # before a cut the batches ahead are used up
         yield True
     yield from learning.end(publication.poll)
@@ -64,7 +72,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     yield from drain(lambda: batches.drained() & publication.drained(), session)
     batches.cancel()
     publication.cancel()
-    yield from learning.finish({"queue": batches.held(learning.updates)})
+    yield from learning.finish(batches.components(learning.updates))
     record_timers(session, placement, timers)
 
 
@@ -78,16 +86,21 @@ class BatchStreams:
         config, world, spec = session.config, session.world, session.trajectory_spec
         learner = placement.role_rank
         self._session, self._learner = session, learner
-        self.column_offset = (
-            spec.num_envs * share(config.batch_trajectories, config.ranks.learners, learner).start
-        )
-        self.total_columns = spec.num_envs * config.batch_trajectories
+        self._sampled = config.algorithm.uses_replay
+        positions, columns = batch_positions(config), 1 if self._sampled else spec.num_envs
+        self.column_offset = columns * share(positions, config.ranks.learners, learner).start
+        self.total_columns = columns * positions
         self._layouts: dict[int, TrajectoryLayout] = {}
         self._links: dict[int, BatchClient] = {}
         for shard, rank in enumerate(world.plan.ranks("replay")):
-            if part_positions(config, shard, learner):
-                self._layouts[shard] = part_layout(config, spec, shard, learner)
-                self._links[shard] = BatchClient(world, rank, session.arenas.batches, SLOTS * shard)
+            count = len(part_positions(config, shard, learner))
+            if count or self._sampled:
+                nbytes = note_bytes(config, count)
+                self._layouts[shard] = part_layout(config, session.env_spec, spec, shard, learner)
+                self._links[shard] = BatchClient(world, rank, session.arenas.batches, SLOTS * shard, nbytes)
+        self._weighted = config.replay.sampling == "prioritized"
+        self._notes: dict[int, bytes] = {}
+        """To be sent with the next requests."""
         self._arrived: dict[int, Bytes] = {}
         self._reuse = reuse
         self._asked = reuse.first_batch
@@ -113,11 +126,25 @@ class BatchStreams:
         self._arrived = {}
         if cut_at is None or self._asked < self._reuse.batches_before(cut_at):
             self._ask()
+        elif self._sampled:
+            for shard, link in self._links.items():
+                link.tell(self._notes.pop(shard))
+
+    def note(self, update: int, env_steps: int, priorities: Vector | None) -> None:
+        """To be sent by `next`: what a replay memory has to know of the update that was made, now `update` of them."""
+        if not self._sampled:
+            return
+        start = 0
+        for shard, layout in self._layouts.items():
+            columns = slice(start, start + layout.spec.num_envs)
+            td = None if priorities is None or not self._weighted else priorities[columns]
+            self._notes[shard] = write_note(UpdateNote(update - 1, env_steps, td))
+            start = columns.stop
 
     def _ask(self) -> None:
         self._asked += 1
-        for link in self._links.values():
-            link.ask()
+        for shard, link in self._links.items():
+            link.ask(self._notes.pop(shard, b""))
 
     def ready(self, update: int) -> bool:
         """Whether every part of the batch of `update` is here; at once for a learner without any."""
@@ -140,14 +167,19 @@ class BatchStreams:
             if self._reuse.is_new(update):
                 for shard, part in self._arrived.items():
                     parts[shard][...] = part[: parts[shard].nbytes]
-        return [layout.check(parts[shard], attempt) for shard, layout in self._layouts.items()]
+        found = [layout.check(parts[shard], attempt) for shard, layout in self._layouts.items()]
+        if self._sampled:
+            normalize_weights(found)
+        return found
 
-    def held(self, update: int) -> Given:
-        """What is here of the batches of `update` and later ones and is not trained on: a component `queue`.
+    def components(self, update: int) -> dict[str, Given]:
+        """What is here of the batches of `update` and later ones and is not trained on, unless it was only sampled.
 
         Before a cut nothing is; at the end of a run only after `drained`.
         """
         config = self._session.config
+        if self._sampled:
+            return {}
         queue = QueueState(self._session.trajectory_spec)
         for shard, link in self._links.items():
             positions = part_positions(config, shard, self._learner)
@@ -156,7 +188,7 @@ class BatchStreams:
                 number = self._reuse.batches_before(update) + ahead
                 numbers = [number * config.batch_trajectories + place for place in positions]
                 queue.add_joined(self._layouts[shard].view(part), numbers)
-        return queue.values()
+        return {"queue": queue.values()}
 
     def close(self) -> None:
         """Ask for nothing more."""

@@ -18,15 +18,16 @@ from hpcrl.config import ExitCode
 from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
-from hpcrl.roles.batch import Fields, origins_of, parts_of, set_aside, slots_of, trained_rows
+from hpcrl.roles.account import open_account
+from hpcrl.roles.batch import Fields, parts_of, set_aside
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
 from hpcrl.roles.records import record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
 from hpcrl.storage.parts import Given
-from hpcrl.storage.raw_rows import row_checksums
 
 if TYPE_CHECKING:
+    from hpcrl.algorithms.base import Vector
     from hpcrl.comm.device_sum import DeviceReducer
 
 _log = logging.getLogger(__name__)
@@ -64,6 +65,7 @@ class Learning:
         )
         self._cut_ahead = cut_ahead
         self.reuse = reuse_of(config, session.cuts.first_update)
+        self._account = open_account(session, placement.role_rank)
         self.cut_at: int | None = None
         """The update at which the next cut lies, once agreed on."""
         self.stopping = False
@@ -89,7 +91,7 @@ class Learning:
 
     @property
     def env_steps(self) -> int:
-        """Valid env_steps trained on, of the whole run."""
+        """Of the whole run: valid ones trained on, or those inserted into the replay memory."""
         return self._counters.env_steps
 
     @property
@@ -178,8 +180,8 @@ class Learning:
             name = session.control.stop_cause  # empty where only another learner knows
             session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used" if name else "")
 
-    def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> None:
-        """Train on this learner's share of a batch (maybe empty). Collective over the learners."""
+    def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> Vector | None:
+        """Train on this learner's share of a batch (maybe empty); new priorities. Collective over the learners."""
         session, started = self._session, perf_counter()
         fields, tensors = self._staging.stage(parts_of(trajectories, session.trajectory_spec))
         batch = Batch(
@@ -190,8 +192,7 @@ class Learning:
             check_finite=session.config.faults.has("finite-check"),
         )
         use = self.reuse.use(self.updates)
-        origins, max_lag = origins_of(trajectories), session.config.lag.max_lag
-        rows, histogram = trained_rows(self.updates, fields, origins, max_lag)  # nothing older is trained on
+        self._account.look(self.updates, fields, trajectories)
         progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
         self._reducer.begin_update(self.updates)
         summed = self._summed.finish_seconds
@@ -201,21 +202,17 @@ class Learning:
                 self.algorithm.observe(batch, self._summed)
         self._timers.add("algorithm.update", perf_counter() - started)
         self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        session.record("trajectories", rows)
-        totals = np.array([*histogram, slots_of(fields), row_checksums(rows).sum()], np.float64)
-        self._reducer.sum_array(totals)
-        summed_lags, (slots, checksum) = totals[:-2], totals[-2:]
-        valid = float(summed_lags.sum())
-        self._counters.env_steps += int(valid) if use == 1 else 0
+        sums = self._account.sums()
+        self._reducer.sum_array(sums)
+        trained = self._account.book(sums, self.env_steps, again=use > 1)
+        self._counters.env_steps = trained.env_steps
         self._counters.updates += 1
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
-            metrics = {**result.metrics, "batch_use": use, "rows_checksum": checksum}
-            metrics["valid_fraction"] = valid / max(slots, 1.0)
-            record_update(
-                session.record, self.updates, self.env_steps, metrics, summed_lags, applied=result.applied
-            )
+            metrics = {**result.metrics, "batch_use": use}
+            record_update(session.record, self.updates, trained, metrics, applied=result.applied)
+        return result.priorities
 
     def finish(self, others: Mapping[str, Given]) -> RoleLoop:
         """Fingerprint the weights and write this role's part of the last set; the root evaluates, if at the budget.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,9 @@ import numpy.typing as npt
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
 from hpcrl.storage.schema import TABLES, Rows
+
+if TYPE_CHECKING:
+    from hpcrl.roles.account import Trained
 
 _BLOCK_BYTES = 64 * 1024
 _HEADER_BYTES = 16
@@ -191,30 +194,23 @@ def table_row(table: str, **values: Any) -> Rows:
 
 
 def record_update(
-    record: Sink,
-    update: int,
-    env_steps: int,
-    metrics: dict[str, float],
-    histogram: npt.NDArray[Any],
-    *,
-    applied: bool,
+    record: Sink, update: int, trained: Trained, metrics: dict[str, float], *, applied: bool
 ) -> None:
-    """Hand the rows of one update to the writer. `histogram`: valid env_steps by lag 0..max_lag."""
-    lags = np.flatnonzero(histogram)
-    lag = {"lag_min": -1, "lag_mean": float("nan"), "lag_max": -1}
-    if lags.size:
-        mean = float(lags @ histogram[lags] / histogram.sum())
-        lag = {"lag_min": int(lags[0]), "lag_mean": mean, "lag_max": int(lags[-1])}
+    """Hand the rows of one update to the writer."""
+    lag = {"lag_min": -1, "lag_mean": float("nan"), "lag_max": -1} | trained.lag
     row = table_row(
         "updates",
         update=update,
-        env_steps=env_steps,
+        env_steps=trained.env_steps,
         applied=applied,
         parameter_version=update,
+        valid_fraction=trained.valid_fraction,
+        rows_checksum=trained.rows_checksum,
         **lag,
         **metrics,
     )
-    rows = TABLES["lag"].rows(len(lags), update=update, lag=lags, env_steps=histogram[lags].astype(int))
+    rows = trained.lag_rows
+    rows["update"] = update
     record("lag", rows)
     columns = row.dtype.names or ()
     more = {name: value for name, value in metrics.items() if name not in columns}

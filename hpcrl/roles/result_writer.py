@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 
 from hpcrl.roles.records import Sink, table_row
 from hpcrl.storage.health import ActorWatch
@@ -15,20 +15,20 @@ _log = logging.getLogger(__name__)
 
 
 class Marks:
-    """On the writer: brings rows to disk once every learner has marked that those of a checkpoint have come. Local."""
+    """On the writer: brings rows to disk once all have marked that a checkpoint's have been sent. Local."""
 
-    def __init__(self, learners: Sequence[int], flush: Callable[[], bool], tell: Callable[[int], None]):
-        """learners: world ranks. `tell` is called with a mark's number when all before it is on disk.
+    def __init__(self, ranks: Collection[int], flush: Callable[[], bool], tell: Callable[[int], None]):
+        """ranks: of the world, that are to mark. `tell` is called with a mark's number when all before is on disk.
 
         `flush` says whether everything is; where it is not, `poll` asks again.
         """
-        self._learners, self._flush, self._tell = set(learners), flush, tell
+        self._ranks, self._flush, self._tell = set(ranks), flush, tell
         self._missing: dict[int, set[int]] = {}
         self._due: list[int] = []
 
     def take(self, rank: int, number: int) -> None:
-        """Learner `rank` has marked."""
-        missing = self._missing.setdefault(number, set(self._learners))
+        """`rank` has marked."""
+        missing = self._missing.setdefault(number, set(self._ranks))
         missing.discard(rank)
         if not missing:
             del self._missing[number]

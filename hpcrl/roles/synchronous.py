@@ -64,7 +64,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
                     grant=learning.updates + len(waiting),
                     envs=collector.envs,
                 )
-                collector.collect(trajectory, learning.updates, cancelled=keep_records_moving)
+                collector.collect(trajectory, learning.updates, keep_records_moving, learning.env_steps)
                 waiting.append(trajectory.buffer)
             buffer[place] = waiting.popleft()
         offset = placement.role_rank * columns

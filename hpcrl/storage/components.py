@@ -27,5 +27,10 @@ COMPONENTS: dict[str, Component] = {
         1,
         "trajectories not trained on yet (each replay rank; learners: batches ahead; lag.injection: the worker)",
     ),
+    "memory": Component(
+        1,
+        "replay memory by environment: env_steps, priorities, cursors, counts, random stream (each replay rank)",
+    ),
+    "limiter": Component(1, "what was inserted and sampled, and which side is ahead (each replay rank)"),
 }
 """Every component, by name. Which rank writes it stands in its meaning."""

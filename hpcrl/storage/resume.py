@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from hpcrl.config import ConfigError, RunConfig
+from hpcrl.config import ConfigError, OffPolicyConfig, RunConfig
 from hpcrl.storage import checkpoint
 from hpcrl.storage.files import read_json
 from hpcrl.storage.rundir import RunDirectory, check_free, check_owner, read_status
@@ -15,7 +15,10 @@ from hpcrl.storage.rundir import RunDirectory, check_free, check_owner, read_sta
 ResumeMode = Literal["never", "if-exists", "must"]
 """never: a run directory that holds a run is refused; if-exists: go on with it, else begin; must: refuse to begin."""
 
-FIXED = ("scheme", "seed", "env", "model", "algorithm.name", "algorithm.normalize_returns", "lag.injection")
+FIXED = (
+    *("scheme", "seed", "env", "model", "algorithm.name", "algorithm.normalize_returns", "lag.injection"),
+    *("replay.frame_stack", "replay.eviction"),
+)
 """Keys that make a run what it is: a resumed one cannot change them."""
 _FREE = ("env.num_groups", "env.num_threads", "env.vectorization")
 """Below FIXED, but only about how the environments are stepped."""
@@ -105,11 +108,12 @@ def refuse_changes(run_dir: Path, config: RunConfig) -> list[tuple[str, Any, Any
         raise ConfigError(f"{run_dir / 'config.json'} cannot be read: what the run was is not known")
     places = ("storage.run_dir", "storage.runs_dir")  # the run is where it is
     changes = [one for one in differences(_completed(before), config.to_dict()) if one[0] not in places]
-    wrong = [change for change in changes if _is_fixed(change[0])]
+    fixed = _fixed(config)
+    wrong = [change for change in changes if _is_fixed(change[0], fixed)]
     if wrong:
         lines = "\n".join(f"  {key}: {old!r} -> {new!r}" for key, old, new in wrong)
         raise ConfigError(
-            f"{run_dir} cannot be resumed with another {', '.join(FIXED)}; changed since then:\n{lines}\n"
+            f"{run_dir} cannot be resumed with another {', '.join(fixed)}; changed since then:\n{lines}\n"
             "Undo these, or begin a new run with another storage.run_dir"
         )
     return changes
@@ -135,8 +139,15 @@ def differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> l
     return found
 
 
-def _is_fixed(key: str) -> bool:
-    below = any(key == fixed or key.startswith(f"{fixed}.") for fixed in FIXED)
+def _fixed(config: RunConfig) -> tuple[str, ...]:
+    """Keys that cannot change; where sequences are sampled, they begin where the trajectories in the memory do."""
+    algorithm = config.algorithm
+    sequences = isinstance(algorithm, OffPolicyConfig) and algorithm.sequence_steps > 0
+    return (*FIXED, "algorithm.unroll_length") if sequences else FIXED
+
+
+def _is_fixed(key: str, fixed: tuple[str, ...]) -> bool:
+    below = any(key == one or key.startswith(f"{one}.") for one in fixed)
     return below and key not in _FREE
 
 

@@ -227,6 +227,8 @@ class AttemptHead:
     """The update it went on from; 0 where it began, or does not say."""
     config: dict[str, Any]
     """Empty where it holds none."""
+    provenance: dict[str, Any]
+    """As `provenance.collect` found it when the attempt began."""
 
 
 def read_heads(run: Path) -> list[AttemptHead]:
@@ -235,12 +237,12 @@ def read_heads(run: Path) -> list[AttemptHead]:
     for path in attempt_files(run):
         try:
             with open_reader(path) as file:
-                for one in (
-                    file["attempts"].values() if "attempts" in file else [file]
-                ):  # a merged file has many
+                # a merged file has many
+                for one in file["attempts"].values() if "attempts" in file else [file]:
                     config = json.loads(one["config"][()].decode())
+                    origin = json.loads(one["provenance"][()].decode())
                     first = int(one.attrs.get("first_update", 0))
-                    heads.append(AttemptHead(path, int(one.attrs["attempt"]), first, config))
+                    heads.append(AttemptHead(path, int(one.attrs["attempt"]), first, config, origin))
         except (OSError, KeyError, ValueError) as error:
             raise OSError(f"{path} cannot be read as a result file: {error}") from error
     return heads

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from hpcrl.storage.columns import Column, Rows, Table
+from hpcrl.storage.more_tables import HASHES, METRICS
+from hpcrl.storage.replay_table import REPLAY
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "UPGRADES", "Column", "Rows", "Table"]
 
@@ -25,7 +27,7 @@ _ENV_STEPS = Column(
     "i8",
     "env_step",
     "sum",
-    "valid env_steps trained on so far, over all environments and attempts",
+    "valid env_steps trained on so far (with a replay memory: inserted there), over all environments and attempts",
 )
 _TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
 _ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
@@ -70,6 +72,12 @@ UPDATES = Table(
                 ("max", "largest"),
             )
         ),
+        Column(
+            "q_value", "f8", "1", "mean", "value of the actions trained on, as the learned network has it"
+        ),
+        Column("q_target", "f8", "1", "mean", "what these values were trained towards"),
+        Column("td_error", "f8", "1", "mean", "absolute difference of q_target and q_value"),
+        Column("temperature", "f8", "reward/nat", "same", "weight of the entropy, after the update (SAC)"),
         Column("explained_variance", "f8", "1", "mean", "1 - Var(target - value) / Var(target)"),
         Column("grad_norm", "f8", "1", "same", "L2 norm of the averaged gradient before it was clipped"),
         Column(
@@ -153,7 +161,11 @@ EPISODES = Table(
     "episodes",
     (
         Column(
-            "env_steps", "i8", "env_step", "each", "valid env_steps trained on when the episode was logged"
+            "env_steps",
+            "i8",
+            "env_step",
+            "each",
+            "env_steps of the run, as in `updates`, when the episode was logged",
         ),
         _TIME,
         Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
@@ -244,38 +256,13 @@ EVENTS = Table(
     ),
     "Faults, drops, starts and ends.",
 )
-METRICS = Table(
-    "metrics",
-    (
-        _UPDATE,
-        Column("name", "S48", "text", "each", "name of the quantity"),
-        Column("value", "f8", "1", "mean", "its value"),
-    ),
-    "What an algorithm reports of an update that has no column in `updates`: a row per name.",
-)
-HASHES = Table(
-    "hashes",
-    (
-        Column("table", "S16", "text", "each", "name of the table"),
-        Column("rows", "i8", "1", "each", "how many rows the table has up to here"),
-        Column(
-            "sha256",
-            "S64",
-            "text",
-            "each",
-            "SHA-256, hexadecimal, of the table's hash before (as text, empty for the first) and the bytes of the rows "
-            "that came since",
-        ),
-    ),
-    "A row per table and flush, written by the writer itself: `hpcrl verify` finds by them what was changed.",
-)
-
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
         UPDATES,
         LAG,
         TRAJECTORIES,
+        REPLAY,
         EPISODES,
         TIMERS,
         EDGES,

@@ -21,6 +21,7 @@ from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import attempt_files, read_table
 from hpcrl.storage.schema import Rows
 from hpcrl.storage.shares import actor_shares, shares_text
+from hpcrl.storage.trained import lag_summary, replay_summary, replay_text
 
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
@@ -73,7 +74,8 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "env_steps_per_s": env_steps / wall_s if wall_s else None,
         "wall_s": wall_s,
         "updates": int(updates["update"].max()) if len(updates) else 0,
-        "lag": _lag(read_table(run, "lag")),
+        "lag": lag_summary(read_table(run, "lag"), updates),
+        "replay": replay_summary(read_table(run, "replay")),
         "actors": actor_shares(run),
         "training_return": _training_return(episodes),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
@@ -126,7 +128,7 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("wall time", f"{summary['wall_s']:.1f} s" + (f", {rate:,.0f} env_steps/s" if rate else "")),
         ("updates", f"{summary['updates']:,}"),
         ("lag", f"{lag['min']} to {lag['max']} updates, mean {lag['mean']:.2f}" if lag else "none recorded"),
-        ("actors trained on", shares_text(summary["actors"])),
+        *_source(summary),
         ("training return", _return_text(summary["training_return"], "no episode has ended")),
         ("evaluation", _return_text(summary["evaluation"], "none")),
     ]
@@ -147,6 +149,14 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")
     )
     return lines
+
+
+def _source(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """Where what was trained on came from."""
+    replay = summary["replay"]
+    if replay is not None:
+        return [("replay memory", replay_text(replay))]
+    return [("actors trained on", shares_text(summary["actors"]))]
 
 
 def _best_checkpoint(run: Path) -> dict[str, Any] | None:
@@ -231,15 +241,6 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
     for attempt in np.unique(updates["attempt"]):
         wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
     return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
-
-
-def _lag(rows: Rows) -> dict[str, Any] | None:
-    rows = rows[rows["env_steps"] > 0]
-    if not len(rows):
-        return None
-    lag = rows["lag"]
-    mean = float(np.average(lag, weights=rows["env_steps"]))
-    return {"min": int(lag.min()), "mean": mean, "max": int(lag.max())}
 
 
 def _training_return(episodes: Rows) -> dict[str, Any] | None:

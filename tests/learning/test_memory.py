@@ -23,7 +23,7 @@ def test_a_short_delay_soon(tmp_path):
 
 @pytest.mark.learning
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("recipe", ["gru", "lstm", "impala"])
+@pytest.mark.parametrize("recipe", ["gru", "lstm", "impala", "r2d2"])
 def test_recurrent_policies_solve_it(tmp_path, recipe, seed):
     ended = run(tmp_path, f"seed={seed}", recipe=f"{RECALL}:{recipe}", ranks=1, timeout_s=900)
     assert final_return(ended) >= 0.95

@@ -30,6 +30,10 @@ NORMALIZED = {"env": COUNTING, "model": {"hidden_sizes": [8], "normalize_observa
 RECURRENT = {"hidden_sizes": [8], "recurrent": "lstm", "recurrent_size": 4, "shared_torso": False}
 """A model."""
 
+DQN = {"name": "dqn", "unroll_length": 8, "batch_size": 5, "n_step": 2, "epsilon_env_steps": 300}
+REPLAY = {"capacity": 300, "min_size": 80, "samples_per_insert": 0.5, "sampling": "prioritized"}
+"""Some ten updates in 200 env_steps; the memory is full before."""
+
 SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
 """At most cuts a trajectory is under way."""
 
@@ -60,6 +64,12 @@ def synchronous(size, **sections):
 def pipeline(size, max_lag=1, **sections):
     chosen = {"deterministic": True, "algorithm": IMPALA, "ranks": layout(size), "lag": {"max_lag": max_lag}}
     return values(size, **(chosen | sections))
+
+
+def replayed(size, **sections):
+    """A pipeline with a replay memory; actors and learners take turns."""
+    chosen = {"algorithm": DQN, "replay": REPLAY, "budget": {"env_steps": 500}}
+    return pipeline(size, **(chosen | sections))
 
 
 def values(size, **sections):

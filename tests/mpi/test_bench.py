@@ -8,10 +8,12 @@ import pytest
 from hpcrl.bench.mpi.batches import batches
 from hpcrl.bench.mpi.fan_in import fan_in
 from hpcrl.bench.mpi.parameters import publication
+from hpcrl.bench.mpi.replay import replay
 from hpcrl.bench.mpi.speeds import speeds
 from hpcrl.bench.mpi.sums import sums
 from hpcrl.bench.mpi.transfer import transfers
 from hpcrl.bench.mpi.waiting import waiting
+from hpcrl.bench.replay import Hpcrl, Kind
 from hpcrl.config import ConfigError
 
 
@@ -147,3 +149,21 @@ def test_publication(comm):
         (f"{size}, in the node, learner held", f"{size}, in the node, memcpy to shared memory")
         for size in ("4 KB", "293 KB")
     }
+
+
+def test_replay(comm, monkeypatch):
+    kinds = (Kind("floats", (3,), "float32", 1024), Kind("frames", (2, 8, 8), "uint8", 1024, 2))
+    monkeypatch.setattr("hpcrl.bench.mpi.replay.KINDS", kinds)
+    monkeypatch.setattr("hpcrl.bench.mpi.replay._MOVES", {"float32": 2, "uint8": 1})
+    if comm.size == 1:
+        # the peers are no requirement: another memory of ours stands in for one, and what is missing is said
+        monkeypatch.setattr("hpcrl.bench.mpi.replay.CONTESTANTS", {"hpcrl": Hpcrl, "cpprb": Hpcrl})
+        monkeypatch.setattr("hpcrl.bench.mpi.replay.missing_peers", lambda: ["tianshou"])
+        result = replay(comm, 1)
+        assert "tianshou: not installed" in result["notes"][-1]
+        want = {(f"{kind.name}, hpcrl", f"{kind.name}, cpprb") for kind in kinds}
+        assert {(line["case"], line["reference"]) for line in result["lines"]} == want
+        return
+    _, pairs = check(comm, replay(comm, 1))
+    shards = f"{comm.size - 1} shards"
+    assert pairs == {(f"{kind.name}, {shards}", f"{kind.name}, in one process") for kind in kinds}

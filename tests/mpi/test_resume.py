@@ -17,6 +17,7 @@ from tests.mpi.resume_support import (
     NORMALIZED,
     PPO,
     RECURRENT,
+    REPLAY,
     SLOW,
     attempt,
     cut_run,
@@ -25,6 +26,7 @@ from tests.mpi.resume_support import (
     numbers_of_sets,
     on_root,
     pipeline,
+    replayed,
     shared_out,
     synchronous,
     weights,
@@ -46,6 +48,8 @@ DROPPED = [
     ("normalized", "algorithm", "discounted_return_squares"),
     ("normalized", "envs", "discounted_return"),
     ("recurrent", "envs", "policy_state"),
+    *[("replayed", "memory", name) for name in ("leaves", "random", "rows/reward", "inserted")],
+    ("replayed", "limiter", "balance"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
 OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size // 2 :: 3]
@@ -62,6 +66,8 @@ def settings_of(kind, size):
         return pipeline(size, 1)
     if kind == "normalized":
         return synchronous(size, algorithm=PPO | {"normalize_returns": True}, **NORMALIZED)
+    if kind == "replayed":
+        return replayed(size)
     if kind == "recurrent":
         return synchronous(size, model=RECURRENT)
     return synchronous(size, env=BANDIT if kind == "bandit" else SHORT_CHAIN)
@@ -149,6 +155,38 @@ def test_gradients_by_torch(comm):
 def test_pipeline(comm, max_lag, env, stops):
     with half(comm) as world:
         check_cut_run(world, pipeline(world.size, max_lag, env=ENVS[env]), stops)
+
+
+@pytest.mark.parametrize("sampling", ["prioritized", "uniform"])
+def test_replayed(comm, sampling):
+    with half(comm) as world:
+        check_cut_run(world, replayed(world.size, replay=REPLAY | {"sampling": sampling}), [2, 5, 9])
+
+
+@pytest.mark.parametrize("env", [SLOW, CHAIN], ids=["slow", "fast"])
+def test_replayed_and_stopped_at_any_moment(comm, env):
+    """While a checkpoint is under way, or batches are drawn ahead; no update is made twice, and the books agree."""
+    cuts = {"every_seconds": None, "every_updates": 1 if env == SLOW else None}
+    with half(comm) as world, folder(world) as path:
+        settings = replayed(world.size, env=env, checkpoint=cuts, deterministic=False)
+        for number in range(4):
+            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == SLOW else {"stop_at": 4 * number + 2}
+            assert attempt(world, path, settings, resume="if-exists", **stop) in (0, 75)
+        assert attempt(world, path, settings, resume="must") == 0
+        on_root(world, check_replay_books, path, settings)
+
+
+def check_replay_books(path, settings):
+    """Each batch was drawn once, after what the limiter asks for, and the learners know what was inserted."""
+    updates, rows = read_table(path, "updates"), read_table(path, "replay")
+    assert updates["update"].tolist() == list(range(1, len(updates) + 1))
+    assert set(updates["update"]) <= set(rows["update"])
+    trained = rows[np.isin(rows["update"], updates["update"])]
+    assert (trained["sampled"] == 5 * trained["update"]).all()
+    last = trained[trained["update"] == updates["update"][-1]]
+    assert updates["env_steps"][-1] == last["inserted"][-1] >= settings["budget"]["env_steps"]
+    allowed = 0.5 * np.maximum(trained["inserted"] - REPLAY["min_size"], 0)
+    assert np.abs(allowed - trained["sampled"]).max() <= max(5, 0.5 * 8 * 8)
 
 
 @pytest.mark.parametrize("deterministic", shared_out(True, False))

@@ -221,3 +221,39 @@ def test_batches_are_answered_in_order_with_two_requests_out(comm, nodes, note_b
         drain(world, client, server)
         client.cancel()
         server.cancel()
+
+
+@pytest.mark.parametrize("note_bytes", [40, 3072])
+def test_notes_are_told_without_a_request(comm, note_bytes):
+    """They come in order with those that ride on requests, ask for nothing, and none is lost at the end."""
+    notes = []
+    with open_test_world(comm) as world:
+        after, before = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        arena = Arena(world, 4, 64)
+        client = BatchClient(world, before, arena, 2, note_bytes)
+        server = BatchServer(world, after, arena, 2, note_bytes)
+
+        def note(number):
+            return np.full(note_bytes, number, np.uint8).tobytes()
+
+        def hear(count):
+            while (said := server.take_request()) is not None:
+                notes.append(said)
+            return len(notes) == count
+
+        client.tell(note(0))
+        client.ask(note(1))
+        client.tell(note(2))
+        poll_until(world, lambda: hear(3))
+        assert server.requested == 1
+        assert server.begin() is not None
+        server.send()
+        assert server.begin() is None
+        poll_until(world, lambda: client.poll() is not None)
+        client.tell(note(3))
+        client.close()
+        server.close()
+        drain(world, client, server)
+        assert notes + server.unread == [note(number) for number in range(4)]
+        client.cancel()
+        server.cancel()

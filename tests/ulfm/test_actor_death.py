@@ -127,6 +127,25 @@ def test_without_shared_memory(begin):
     check_finished(ended, 1)
 
 
+def test_a_replay_memory_goes_on(begin):
+    """What was under way with the dead actor is given up; the others make up for it, and keep the balance."""
+    sections = {
+        "algorithm": {"name": "dqn", "batch_size": 8},
+        "replay": {"min_size": 100, "samples_per_insert": 0.5},
+    }
+    with begin(recipe=RECIPE | sections) as running:
+        running.until_updates(10)
+        kill(running, "actor 1")
+        ended = running.wait()
+        assert_gone(running)
+    assert ended.code == 0, ended.stderr
+    assert [int(row["role_rank"]) for row in deaths(ended)] == [1]
+    rows = ended.table("replay")
+    assert rows["inserted"][-1] >= ENV_STEPS
+    allowed = 0.5 * np.maximum(rows["inserted"] - 100, 0)
+    assert np.abs(allowed - rows["sampled"]).max() <= 0.5 * 8 * 6
+
+
 @pytest.mark.parametrize("victims", [["learner 0"], ["replay 0"], ["actor 0", "actor 1", "actor 2"]])
 def test_a_run_ends_without_what_it_needs(begin, victims):
     with begin(FOREVER) as running:

@@ -1,4 +1,4 @@
-"""`hpcrl bench comm|reduce|publish|replay-link`: which measurements on how many ranks, and the output."""
+"""`hpcrl bench comm|reduce|publish|replay|replay-link`: which measurements on how many ranks, and the output."""
 
 from __future__ import annotations
 
@@ -46,6 +46,7 @@ PARTS: dict[str, tuple[Part, ...]] = {
         Part("waiting:waiting", (2,), sized=False),
     ),
     "publish": (Part("parameters:publication", (4,), sizes=(1 << 20, 4 << 20, 16 << 20)),),
+    "replay": (Part("replay:replay", (1, 2, 3, 4, 5), sized=False),),
     "replay-link": (Part("batches:batches", (2,), sizes=(512, 4 << 10, 28 << 10)),),
 }
 """Of each command."""

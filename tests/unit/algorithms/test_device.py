@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from hpcrl.algorithms import Algorithm, Batch
 from hpcrl.algorithms.gradient import FlatAdam
+from hpcrl.algorithms.target import Target
 from hpcrl.config import SurrogateConfig
+from hpcrl.models.critics import PolicyAndCritics
 from hpcrl.models.flat import FlatParameters
+from tests.unit.algorithms.replayed import SETUPS, build_setup, replayed
 from tests.unit.algorithms.support import CONFIGS, CONTINUOUS, DISCRETE, SMALL, build, random_batch
 
 META = torch.device("meta")
@@ -77,6 +81,37 @@ def test_an_update_stays_where_the_batch_is(
         assert algorithm.update(moved, MetaReducer(), 0.5).applied
     assert algorithm.optimizer.steps > 0
     assert {vector.device for vector in algorithm.vectors()} == {META}
+
+
+@pytest.mark.parametrize("name", ["apex", "ddpg", "dqn", "sac", "td3"])
+def test_an_update_from_replay_stays_where_the_batch_is(
+    name: str, values: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the priorities come back."""
+    algorithm = build_setup(SETUPS[name])
+    network = algorithm.network
+    parts = network.parts() if isinstance(network, PolicyAndCritics) else None
+    algorithm._on_device = True  # so random numbers come there, too
+    with META:
+        algorithm.network.to(META)
+        algorithm.parameters = FlatParameters(algorithm.network)
+        algorithm.optimizer = FlatAdam(algorithm.parameters, 1e-5, parts)
+        algorithm.target = Target(algorithm.parameters)
+    monkeypatch.setattr(Tensor, "cpu", lambda self: torch.ones(self.shape, device="cpu"))
+    batch = replayed(algorithm, SETUPS[name].env, 4, seed=0)
+    there = {field: tensor.to(META) for field, tensor in batch.fields.items()}
+    result = algorithm.update(replace(batch, fields=there), MetaReducer(), 0.5)
+    assert result.priorities is not None and result.priorities.tolist() == [1.0] * 4
+    assert algorithm.target.vector.device == META
+
+
+def test_moving_takes_the_target_network_along(monkeypatch: pytest.MonkeyPatch) -> None:
+    algorithm = build_setup(SETUPS["dqn"])
+    moved: list[torch.device] = []
+    monkeypatch.setattr(algorithm.optimizer, "move", moved.append)  # of the parameters, which cannot go there
+    algorithm.move(META)
+    assert moved == [META]
+    assert algorithm.target.vector.device == META
 
 
 def test_moving_keeps_what_was_learned_and_gives_the_gradient_memory_of_its_own() -> None:

@@ -80,7 +80,7 @@ def test_impact_follows_its_target_every_so_many_updates() -> None:
     for update in range(5):
         learned.append(impact.parameters.numpy.copy())
         impact.update(replace(on_policy(impact), update=update), LOCAL, 0.0)
-        targets.append(impact.target.numpy().copy())
+        targets.append(impact.target.vector.numpy().copy())
     assert not np.array_equal(learned[0], learned[1])
     for update, of in enumerate((0, 0, 2, 2, 4)):
         np.testing.assert_array_equal(targets[update], learned[of])

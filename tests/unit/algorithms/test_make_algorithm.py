@@ -10,12 +10,14 @@ from hpcrl import algorithms
 from hpcrl.algorithms import make_algorithm
 from hpcrl.algorithms.impala import Impala
 from hpcrl.config import ConfigError, ImpalaConfig, RunConfig
+from tests.unit.algorithms.replayed import SETUPS
 from tests.unit.algorithms.support import (
     CONFIGS,
     DISCRETE,
 )
 
 BUILTIN = {*CONFIGS, "a3c"}
+OFF_POLICY = {*SETUPS}
 
 
 def run_config(**algorithm: Any) -> RunConfig:
@@ -47,4 +49,14 @@ def test_make_algorithm_by_name_and_by_path() -> None:
 def test_make_algorithm_refuses_what_is_none() -> None:
     with pytest.raises(ConfigError, match=r"NotAnAlgorithm.*derived from"):
         make_algorithm(run_config(name=f"{__name__}:NotAnAlgorithm"), DISCRETE)
-    assert set(algorithms.BUILTIN) == BUILTIN
+    assert set(algorithms.BUILTIN) == BUILTIN | OFF_POLICY
+
+
+@pytest.mark.parametrize("name", OFF_POLICY)
+def test_make_an_algorithm_that_learns_from_replay(name: str) -> None:
+    setup = SETUPS[name]
+    sections = {"algorithm": setup.config, "model": setup.model, "replay": {"sampling": "prioritized"}}
+    config = RunConfig.parse({"name": "test", "env": {"id": "x"}} | sections)
+    made, again = make_algorithm(config, setup.env), make_algorithm(config, setup.env)
+    assert type(made).__name__.lower() == {"ddpg": "td3"}.get(name, name)
+    assert made.parameters.sha256() == again.parameters.sha256()

@@ -6,32 +6,41 @@ from pydantic import ValidationError
 from hpcrl.config import (
     A2CConfig,
     A3CConfig,
+    ActionValueConfig,
     ActorCriticConfig,
     AlgorithmConfig,
+    ApexConfig,
     BudgetConfig,
     CheckpointConfig,
     CommConfig,
     ComponentConfig,
     Config,
+    ContinuousConfig,
+    DDPGConfig,
     DecoupledPPOConfig,
+    DQNConfig,
     EnvConfig,
     EvaluationConfig,
     FaultsConfig,
     ImpactConfig,
     ImpalaConfig,
+    LadderConfig,
     LagConfig,
     LogConfig,
     ModelConfig,
     OffPolicyConfig,
     PlainGradientConfig,
     PPOConfig,
+    R2D2Config,
     RanksConfig,
     ReductionConfig,
     ReplayConfig,
     RunConfig,
+    SACConfig,
     SiteConfig,
     StorageConfig,
     SurrogateConfig,
+    TD3Config,
 )
 from tests.unit.config.support import SECTION_NAMES, message
 
@@ -65,6 +74,20 @@ OF_SURROGATES = OF_ALL | {
     "normalize_advantages": False,
     "target_kl": 0.02,
 }
+OF_REPLAY = {name: OF_ALL[name] for name in OF_ALL if name in OffPolicyConfig.model_fields} | {
+    "batch_size": 96,
+    "target_update_updates": 7,
+    "target_tau": 0.5,
+}
+OF_VALUES = OF_REPLAY | {"double": False, "dueling": False, "n_step": 2}
+OF_LADDER = OF_VALUES | {"epsilon_base": 0.5, "epsilon_exponent": 3.0}
+OF_CONTINUOUS = OF_REPLAY | {"policy_learning_rate": 1e-3, "num_critics": 3, "random_env_steps": 10}
+OF_TD3 = OF_CONTINUOUS | {
+    "policy_delay": 4,
+    "exploration_noise": 0.3,
+    "target_noise": 0.1,
+    "target_noise_clip": 0.4,
+}
 SECTIONS = [
     EnvConfig(
         id="Pong-v5",
@@ -82,7 +105,7 @@ SECTIONS = [
         beta=0.5,
         beta_end=0.6,
         eviction="lowest_priority",
-        min_size=100,
+        min_size=200,
         samples_per_insert=4.0,
         tolerance=2.0,
         memory_map="scratch",
@@ -168,6 +191,18 @@ SECTIONS = [
         normalize_advantages=False,
         target_kl=0.01,
     ),
+    ApexConfig(**OF_LADDER),
+    DQNConfig(**OF_VALUES, epsilon_end=0.01, epsilon_env_steps=500),
+    R2D2Config(
+        **OF_LADDER,
+        burn_in_steps=5,
+        trained_steps=10,
+        priority_eta=0.5,
+        rescale_epsilon=None,
+    ),
+    DDPGConfig(**OF_TD3),
+    SACConfig(**OF_CONTINUOUS, initial_temperature=0.5, target_entropy=-2.0, temperature_learning_rate=1e-3),
+    TD3Config(**OF_TD3),
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
@@ -223,10 +258,16 @@ SECTIONS = [
         actors=ComponentConfig(nodes=3),
     ),
 ]
-CONTRADICTED = {"normalize_observations", "normalize_returns", "mask_from_info", "injection"}
-"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline."""
+CONTRADICTED = {
+    "normalize_observations",
+    "normalize_returns",
+    "mask_from_info",
+    "injection",
+    "auto_temperature",
+}
+"""By other values of the examples: nature_cnn, reward_scale, reward_clip, envpool, pipeline, target_entropy."""
 BY_TYPE = {type(section): section for section in SECTIONS}
-ALGORITHMS = (A2CConfig, A3CConfig, DecoupledPPOConfig, ImpactConfig, ImpalaConfig, PPOConfig)
+ALGORITHMS = tuple(type(section) for section in SECTIONS if isinstance(section, AlgorithmConfig))
 
 
 @pytest.mark.parametrize("section", SECTIONS, ids=lambda section: type(section).__name__)
@@ -265,7 +306,16 @@ def all_sections():
     return found[1:]
 
 
-BASES = {AlgorithmConfig, ActorCriticConfig, OffPolicyConfig, PlainGradientConfig, SurrogateConfig}
+BASES = {
+    ActionValueConfig,
+    ActorCriticConfig,
+    AlgorithmConfig,
+    ContinuousConfig,
+    LadderConfig,
+    OffPolicyConfig,
+    PlainGradientConfig,
+    SurrogateConfig,
+}
 
 
 def test_the_sections_are_all_tested():
@@ -286,15 +336,30 @@ def test_every_field_has_a_docstring(section):
 @pytest.mark.parametrize("algorithm", [BY_TYPE[section] for section in ALGORITHMS], ids=lambda one: one.name)
 def test_a_whole_run_round_trips(algorithm):
     few = {"learners": 1, "replay": 1} if algorithm.sends_gradients else {}
+    model, replay, lag = BY_TYPE[ModelConfig], ReplayConfig(), BY_TYPE[LagConfig]
+    if algorithm.uses_replay:
+        replay = BY_TYPE[ReplayConfig].model_copy(update={"eviction": "fifo"})
+        lag = lag.model_copy(update={"max_lag": 1, "overdue": "wait"})
+        algorithm = algorithm.model_copy(update={"batch_trajectories": None})
+        recurrent = "lstm" if algorithm.sequence_steps else "none"
+        model = model.model_copy(
+            update={
+                "shared_torso": not isinstance(algorithm, ContinuousConfig),
+                "recurrent": recurrent,
+                "action_distribution": "auto",
+                "initial_log_std": 0.0,
+            }
+        )
     run = RunConfig(
         name="All.of_it-1",
         scheme="pipeline",
         seed=2**40,
         env=BY_TYPE[EnvConfig],
-        model=BY_TYPE[ModelConfig],
+        model=model,
         algorithm=algorithm,
+        replay=replay,
         ranks=BY_TYPE[RanksConfig].model_copy(update={"learner_device": "cpu"} | few),
-        lag=BY_TYPE[LagConfig],
+        lag=lag,
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],
         storage=BY_TYPE[StorageConfig],

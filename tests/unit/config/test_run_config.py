@@ -89,6 +89,88 @@ CONTRADICTIONS = {
         {"algorithm": {"name": "a3c", "normalize_returns": True}},
         ["algorithm.normalize_returns=true", "algorithm.name=a3c"],
     ),
+    "scattered stacks of frames": (
+        {
+            "algorithm": {"name": "dqn"},
+            "replay": {"sampling": "prioritized", "eviction": "lowest_priority", "frame_stack": 4},
+        },
+        ["replay.eviction=lowest_priority", "replay.frame_stack=4", "replay.eviction=fifo"],
+    ),
+    "scattered sequences": (
+        {
+            "algorithm": {"name": "r2d2"},
+            "model": {"recurrent": "lstm"},
+            "replay": {"sampling": "prioritized", "eviction": "lowest_priority"},
+        },
+        ["replay.eviction=lowest_priority", "algorithm.name=r2d2", "replay.eviction=fifo"],
+    ),
+    "replay and moments of observations": (
+        {"algorithm": {"name": "dqn"}, "model": {"normalize_observations": True}},
+        ["model.normalize_observations=true", "algorithm.name=dqn", "use model.normalize_observations=false"],
+    ),
+    "replay and moments of returns": (
+        {"algorithm": {"name": "dqn", "normalize_returns": True}},
+        ["algorithm.normalize_returns=true", "algorithm.name=dqn"],
+    ),
+    "trajectories per update of samples": (
+        {"algorithm": {"name": "dqn", "batch_trajectories": 1}},
+        ["algorithm.batch_trajectories=1", "algorithm.name=dqn", "algorithm.batch_size", "null"],
+    ),
+    "memory for single transitions": (
+        {"algorithm": {"name": "dqn"}, "model": {"recurrent": "gru"}},
+        ["model.recurrent=gru", "algorithm.name=dqn", "algorithm.name=r2d2", "model.recurrent=none"],
+    ),
+    "sequences without a memory": (
+        {"algorithm": {"name": "r2d2"}, "replay": {"sampling": "prioritized"}},
+        ["model.recurrent=none", "algorithm.name=r2d2", "model.recurrent=lstm", "algorithm.name=apex"],
+    ),
+    "a torso for a policy that is not there": (
+        {"algorithm": {"name": "dqn"}, "model": {"shared_torso": False}},
+        ["model.shared_torso=false", "algorithm.name=dqn", "use model.shared_torso=true"],
+    ),
+    "priorities for nothing": (
+        {"algorithm": {"name": "apex"}},
+        ["replay.sampling=uniform", "algorithm.name=apex", "replay.sampling=prioritized", "dqn"],
+    ),
+    "pieces of trajectories": (
+        {"algorithm": {"name": "r2d2", "unroll_length": 50}},
+        ["burn_in_steps=40", "trained_steps=80", "120", "unroll_length=50"],
+    ),
+    "steps that are only burned in": (
+        {"algorithm": {"name": "r2d2", "trained_steps": 20, "burn_in_steps": 60}},
+        ["trained_steps=20", "unroll_length=40", "at least as many"],
+    ),
+    "one torso for policy and critics": (
+        {"algorithm": {"name": "sac"}},
+        ["model.shared_torso=true", "algorithm.name=sac", "use model.shared_torso=false"],
+    ),
+    "a memory for SAC": (
+        {"algorithm": {"name": "sac"}, "model": {"shared_torso": False, "recurrent": "gru"}},
+        ["model.recurrent=gru", "algorithm.name=sac", "model.recurrent=none"],
+    ),
+    "SAC without bounds": (
+        {"algorithm": {"name": "sac"}, "model": {"shared_torso": False, "action_distribution": "gaussian"}},
+        ["model.action_distribution=gaussian", "algorithm.name=sac", "auto"],
+    ),
+    "a distribution of what is deterministic": (
+        {
+            "algorithm": {"name": "td3"},
+            "model": {"shared_torso": False, "action_distribution": "tanh_gaussian"},
+        },
+        ["model.action_distribution=tanh_gaussian", "algorithm.name=td3", "auto", "exploration_noise"],
+    ),
+    "a deviation of what is deterministic": (
+        {"algorithm": {"name": "ddpg"}, "model": {"shared_torso": False, "initial_log_std": -1}},
+        ["model.initial_log_std=-1", "algorithm.name=ddpg", "exploration_noise"],
+    ),
+    "the aim of a temperature that stays": (
+        {"algorithm": {"name": "sac", "auto_temperature": False, "target_entropy": -1}},
+        ["algorithm.target_entropy=-1", "algorithm.auto_temperature=false", "initial_temperature"],
+    ),
+    "the step of a temperature that stays": (
+        {"algorithm": {"name": "sac", "auto_temperature": False, "temperature_learning_rate": 0.1}},
+        ["algorithm.temperature_learning_rate=0.1", "algorithm.auto_temperature=false"],
+    ),
     "injected lag and reuse": (
         {"scheme": "synchronous", "algorithm": {"name": "impact"}, "lag": {"injection": 1, "max_lag": 3}},
         ["lag.injection=1", "algorithm.batch_uses=1", "lag.injection=0"],
@@ -265,10 +347,10 @@ class TestUserAlgorithm:
             ("mypackage.broken:Mine", "ZeroDivisionError"),
             ("mypackage.mine:NoConfig", "no Config class"),
             ("mypackage.mine:OtherConfig", "no Config class"),
-            ("mypackage.mine", "impala, ppo or package.module:name"),
-            (":Mine", "impala, ppo or package.module:name"),
-            ("imapla", "impala, ppo or package.module:name"),
-            ("", "impala, ppo or package.module:name"),
+            ("mypackage.mine", "td3 or package.module:name"),
+            (":Mine", "td3 or package.module:name"),
+            ("imapla", "td3 or package.module:name"),
+            ("", "td3 or package.module:name"),
         ],
     )
     def test_what_cannot_be_had_is_named(self, name, part):

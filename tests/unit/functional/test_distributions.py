@@ -237,3 +237,30 @@ def test_squashed_sampling_agrees_with_the_update() -> None:
         tensors = (torch.from_numpy(x) for x in (mean, log_std, half_width, pre_tanh))
         expected, _ = distributions.tanh_gaussian(*tensors)
         np.testing.assert_allclose(log_prob, expected.numpy(), rtol=1e-5, atol=1e-4)
+
+
+def test_the_reparameterized_log_density_has_the_gradient_of_the_density() -> None:
+    """Along the noise: d log pi(f(noise)) by the chain rule through `tanh_gaussian`, which knows nothing of noise."""
+    generator = torch.Generator().manual_seed(0)
+    mean, log_std, noise = (torch.randn(6, 2, generator=generator, dtype=torch.float64) for _ in range(3))
+    mean.requires_grad_()
+    log_std.requires_grad_()
+    action, log_prob = distributions.reparameterized_tanh_gaussian(mean, log_std, noise)
+    assert action.shape == (6, 2) and log_prob.shape == (6,)
+    found = torch.autograd.grad((log_prob * torch.arange(1.0, 7.0)).sum(), (mean, log_std))
+    rows = [
+        distributions.tanh_gaussian(m, s, torch.ones(2, dtype=torch.float64), m + s.exp() * n)[0]
+        for m, s, n in zip(mean.split(1), log_std.unbind(), noise.split(1), strict=True)
+    ]
+    torch.testing.assert_close(log_prob, torch.cat(rows))
+    expected = torch.autograd.grad((torch.cat(rows) * torch.arange(1.0, 7.0)).sum(), (mean, log_std))
+    torch.testing.assert_close(found, expected)
+
+
+def test_the_gradient_of_a_saturated_action_is_finite() -> None:
+    mean = torch.tensor([[30.0], [-30.0], [90.0]], requires_grad=True)
+    log_std = torch.tensor([[-20.0], [2.0], [0.0]], requires_grad=True)
+    action, log_prob = distributions.reparameterized_tanh_gaussian(mean, log_std, torch.ones(3, 1))
+    (action.sum() + log_prob.sum()).backward()
+    for values in (log_prob, mean.grad, log_std.grad):
+        assert values is not None and torch.isfinite(values).all()

@@ -35,7 +35,13 @@ def test_file_systems(path, kind):
 
 def seat(**changes):
     usual = {"rank": 0, "node": "a", "cores": [0, 1, 2, 3], "threads": 1, "shared_bytes": 1 << 34}
-    usual |= {"shared_free_bytes": 1 << 33, "folder": "/home/me", "file_system": "nfs4", "locks": True}
+    usual |= {
+        "memory_bytes": 1 << 35,
+        "shared_free_bytes": 1 << 33,
+        "folder": "/home/me",
+        "file_system": "nfs4",
+        "locks": True,
+    }
     usual |= {"cores_before_mpi": 4, "cores_per_task": None, "cores_of_node": 4, "gpus": 0} | changes
     if "cores" in changes:
         own = len(changes["cores"])
@@ -68,7 +74,9 @@ def test_findings(seats, part):
 
 def need(**changes):
     roles = {"replay": 1, "learner": 1, "actor": 1}
-    return {"node": "a", "ranks": 3, "roles": roles, "shared_bytes": 1 << 20, "env_threads": 0} | changes
+    replay = {"replay_bytes": 0, "replay_share": 0.5}
+    usual = {"node": "a", "ranks": 3, "roles": roles, "shared_bytes": 1 << 20, "env_threads": 0}
+    return usual | replay | changes
 
 
 @pytest.mark.parametrize(
@@ -82,6 +90,8 @@ def need(**changes):
         (need(env_threads=2), [seat()], "cpu", "3 ranks and 2 threads or processes of environments"),
         (need(shared_bytes=9), [seat(shared_free_bytes=10)], "cpu", None),
         (need(shared_bytes=10), [seat(shared_free_bytes=10)], "cpu", "of shared memory on a"),
+        (need(replay_bytes=5), [seat(memory_bytes=10)], "cpu", None),
+        (need(replay_bytes=6), [seat(memory_bytes=10)], "cpu", "more than replay.max_memory_share=0.5 of"),
         (need(), [seat()], "cuda", "a has no GPU for its learners: the run would be refused"),
         (need(), [seat()], "auto", "a has no GPU for its learners: they would compute on its CPU"),
         (need(roles={"actor": 3}), [seat()], "cuda", None),

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from hpcrl.algorithms import make_algorithm
-from hpcrl.algorithms.actor_critic import rows
+from hpcrl.algorithms.one_network import rows
 from hpcrl.comm.ranks import Placement
 from hpcrl.config import RunConfig
 from hpcrl.data.specs import trajectory_spec

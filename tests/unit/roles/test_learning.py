@@ -10,6 +10,7 @@ from hpcrl.data.reuse import ONCE
 from hpcrl.data.specs import gradient_spec
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.models.staging import BatchStaging
+from hpcrl.roles.account import FreshAccount
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.session import Timers
 
@@ -36,6 +37,7 @@ def test_nothing_older_than_the_bound_is_trained_on(version, error):
     )
     learning._staging, learning._timers = BatchStaging(torch.device("cpu")), Timers()
     learning.reuse, learning.algorithm = ONCE, SimpleNamespace(update=update)
+    learning._account = FreshAccount(learning._session)
     layout = TrajectoryLayout(gradient_spec(()))
     batch = layout.begin(layout.allocate(1)[0], attempt=1, version=version, actor=0, grant=0, envs=range(1))
     batch.fields["valid"][...] = True
