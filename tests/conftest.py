@@ -22,7 +22,10 @@ if not look().in_world:
 
 
 class FilesOfRanks(LoadScopeScheduling):
-    """`pytest -n`: tests that start ranks wait for one another inside a file; all others go where there is time."""
+    """`pytest -n`: tests that start ranks wait for one another inside a file; all others go where there is time.
+
+    So do those of which the most is waiting for Slurm.
+    """
 
     def _split_scope(self, nodeid):
         file = nodeid.partition("::")[0]
@@ -30,7 +33,9 @@ class FilesOfRanks(LoadScopeScheduling):
             (
                 "tests/unit/",
                 "tests/conformance/",
+                "tests/faults/",
                 "tests/mutants/",
+                "tests/slurm/",
                 "tests/test_mpi.py",
                 "tests/learning/test_solved.py",
             )

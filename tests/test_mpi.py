@@ -17,7 +17,7 @@ from tests.processes import gone
 FOLDER = Path(__file__).parent / "mpi"
 TIME_LIMIT_S = 600
 ALL = frozenset(FOLDER.glob("test_*.py"))
-LONG = {FOLDER / "test_resume.py"}
+LONG = frozenset(FOLDER.glob("test_resume*.py"))
 """Run apart from the others, each part with a time limit of its own."""
 PARTS = {"resume": LONG, "others": ALL - LONG}
 

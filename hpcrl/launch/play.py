@@ -257,6 +257,8 @@ def _make_session(
         report=board.report,
     )
     session.cuts.mark_rows = mark_rows
+    if isinstance(records, RecordSender):
+        session.cuts.marks = records.marks
     return session, records
 
 

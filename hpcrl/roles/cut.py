@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -72,6 +72,8 @@ class Cuts:
         """On the rank that writes the results: the recent training return."""
         self.mark_rows: Callable[[int], None] = self._control.send_rows
         """On ranks of ROLES_WITH_ROWS: tell the rank that writes the results that it has every row before this mark."""
+        self.marks: Sequence[int] = ()
+        """On the same: the marks that are still to leave this rank."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:

@@ -232,7 +232,7 @@ class Learning:
         if session.control.save_at is not None:
             self._write(others, final=True)
         limit_s, began = config.comm.drain_timeout_s, perf_counter()
-        while session.cuts.pending:
+        while session.cuts.pending or session.cuts.marks:  # nobody sends any in a collective
             self.poll()
             if perf_counter() - began > limit_s:
                 raise TimeoutError(

@@ -51,7 +51,8 @@ class RecordSender:
         self._waiting: dict[str, list[Rows]] = {}
         self._waiting_bytes = 0
         self._waiting_since = 0.0
-        self._marks: list[int] = []
+        self.marks: list[int] = []
+        """Those that are still to leave, which they do in `poll`."""
         self._closing = False
         self._free = [np.zeros(_BLOCK_BYTES, np.uint8) for _ in range(_SLOTS)]
 
@@ -85,21 +86,21 @@ class RecordSender:
 
     def mark(self, number: int) -> None:
         """Tell the writer that it has every row up to here; they leave at once, and the mark after them."""
-        self._marks.append(number)
+        self.marks.append(number)
         self.poll()
 
     def poll(self) -> bool:
         """Progress: send what is due while a block is free; whether a block left."""
         self._sender.poll()
-        if not (self._waiting or self._marks) or not self._free:
+        if not (self._waiting or self.marks) or not self._free:
             return False
         late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
-        if not (self._closing or self._marks or late or self._waiting_bytes >= _BLOCK_BYTES):
+        if not (self._closing or self.marks or late or self._waiting_bytes >= _BLOCK_BYTES):
             return False
         while self._waiting and self._free:
             self._send_block()
-        while self._marks and self._free:
-            self._send(_MARK, self._marks.pop(0), np.zeros(0, np.uint8))
+        while self.marks and self._free:
+            self._send(_MARK, self.marks.pop(0), np.zeros(0, np.uint8))
         return True
 
     def _send_block(self) -> None:
@@ -124,7 +125,7 @@ class RecordSender:
         self._closing = True
         self._signs.close()
         self.poll()
-        ended = not (self._waiting or self._marks)
+        ended = not (self._waiting or self.marks)
         if ended:
             self._sender.close()
         return ended and self._sender.drained and self._signs.drained

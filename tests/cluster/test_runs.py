@@ -38,7 +38,7 @@ def start(folder, cluster, *settings, recipe=f"{TOP}/jobs/cartpole.py:impala", r
 
 
 def test_a_run_over_two_nodes(tmp_path):
-    with temporary(2) as cluster, start(tmp_path, cluster, "budget.env_steps=200000") as running:
+    with temporary(2) as cluster, start(tmp_path, cluster, "budget.env_steps=50000") as running:
         ended = running.wait()
     assert ended.code == 0, ended.stderr
     assert ended.describe()["status"] == "finished"

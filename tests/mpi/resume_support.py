@@ -7,6 +7,8 @@ import tempfile
 import threading
 from pathlib import Path
 
+from mpi4py import MPI
+
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import RunConfig
 from hpcrl.launch import board
@@ -34,6 +36,15 @@ REPLAY = {"capacity": 300, "min_size": 80, "samples_per_insert": 0.5, "sampling"
 
 SLOW = CHAIN | {"kwargs": {"seconds_per_step": 0.003}}
 """At most cuts a trajectory is under way."""
+
+
+def shared_out(*variants):
+    """All on 4 ranks, which are two of a kind beside one of each; of the others one rank runs every other one.
+
+    The rest is for 2 and 3 ranks: whether roles share a process is one thing, what happens to the run another.
+    """
+    size = MPI.COMM_WORLD.size
+    return variants if size == 4 else variants[int(size > 1) :: 2]
 
 
 def layout(size):

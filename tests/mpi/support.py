@@ -1,5 +1,6 @@
 """Worlds for tests, with made-up node maps and role plans."""
 
+import os
 import time
 from contextlib import contextmanager
 
@@ -29,6 +30,24 @@ def nothing_left(world):
     world.comm.Barrier()
     comms = [world.comm, *(world._by_class[traffic] for traffic in Traffic)]
     return not any(comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG) for comm in comms)
+
+
+def together(nodes):
+    """Which ranks a node map has on one node, for the ranks there are: equal for maps that are the same here.
+
+    Hosts that are really different (tests/cluster) divide its nodes further.
+    """
+    hosts = os.environ.get("HPCRL_TEST_NODES", "") if os.environ.get("HPCRL_TEST_FAKED") != "1" else ""
+    seats = list(zip(nodes, hosts.split(",") if hosts else nodes, strict=False))[: MPI.COMM_WORLD.size]
+    return tuple(seats.index(seat) for seat in seats)
+
+
+def different(maps):
+    """Of node maps, a letter per rank, those that differ for the ranks there are; the first of equal ones."""
+    found = {}
+    for nodes in maps:
+        found.setdefault(together(nodes), nodes)
+    return list(found.values())
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from hpcrl.comm.devices import agree_on_devices
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.config import ConfigError, ReductionConfig
 from tests.mpi.support import open_test_world
-from tests.mpi.test_reduce import equal_layouts, layouts, piece, shards
+from tests.mpi.test_reduce import equal_layouts, layouts, piece, shards, summands
 
 LARGE = 1_000_003
 CPU = torch.device("cpu")
@@ -34,12 +34,10 @@ def check_gradient(comm, reducer, size, seed=0):
     memory = reducer.open_gradient(size)
     assert memory.shape == (size,) and memory.dtype == torch.float32
     assert reducer.buckets == (range(size),)
-    pieces = [piece(rank, size, np.float32, seed) for rank in range(comm.size)]
-    memory.copy_(torch.from_numpy(pieces[comm.rank]))
+    mine, exact, magnitude = summands(comm.rank, comm.size, size, np.float32, seed)
+    memory.copy_(torch.from_numpy(mine))
     result = reducer.finish([comm.rank + 0.25, 2.0**40]).numpy()
     assert reducer.extra_sums.tolist() == [sum(range(comm.size)) + 0.25 * comm.size, comm.size * 2.0**40]
-    exact = np.sum(pieces, axis=0, dtype=np.float64)
-    magnitude = np.sum(np.abs(pieces), axis=0, dtype=np.float64)
     assert result.shape == (size,)
     assert (np.abs(result - exact) <= 2 * np.finfo(np.float32).eps * magnitude).all()
     squares = reducer.square_sum()

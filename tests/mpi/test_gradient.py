@@ -8,8 +8,17 @@ import numpy as np
 import pytest
 
 from hpcrl.config import ConfigError
-from tests.mpi.support import open_test_world
-from tests.mpi.test_reduce import FORMS, equal_layouts, layouts, open_reducer, piece, reducer_of, shards
+from tests.mpi.support import different, open_test_world
+from tests.mpi.test_reduce import (
+    FORMS,
+    equal_layouts,
+    layouts,
+    open_reducer,
+    piece,
+    reducer_of,
+    shards,
+    summands,
+)
 
 LARGE = 1_000_003
 """Elements of a gradient of several buckets, the last one ragged."""
@@ -21,12 +30,9 @@ def check_gradient(comm, reducer, size, seed=0):
     """Digest of the result, and its square sum, after comparing them with the exact ones and with the other ranks'."""
     memory = reducer.open_gradient(size)
     assert memory.shape == (size,) and memory.dtype == np.float32 and not memory.any()
-    pieces = [piece(rank, size, np.float32, seed) for rank in range(comm.size)]
-    memory[...] = pieces[comm.rank]
+    memory[...], exact, magnitude = summands(comm.rank, comm.size, size, np.float32, seed)
     result = reducer.finish([comm.rank + 0.25, 2.0**40])
     assert reducer.extra_sums.tolist() == [sum(range(comm.size)) + 0.25 * comm.size, comm.size * 2.0**40]
-    exact = np.sum(pieces, axis=0, dtype=np.float64)
-    magnitude = np.sum(np.abs(pieces), axis=0, dtype=np.float64)
     assert (np.abs(result - exact) <= 2 * np.finfo(np.float32).eps * magnitude).all()
     squares = reducer.square_sum()
     assert squares == pytest.approx(float(np.sum(result.astype(np.float64) ** 2)), rel=1e-12)
@@ -37,7 +43,7 @@ def check_gradient(comm, reducer, size, seed=0):
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_size_in_every_layout(comm, form):
-    for nodes in layouts(comm.size):
+    for nodes in different(layouts(comm.size)):
         with open_reducer(comm, nodes, form, bucket_bytes=4 * 8192) as reducer:
             count = shards(nodes)
             for size in {0, 1, count - 1, count, count + 1, 16_384, 16_385, MIDDLE}:
@@ -85,7 +91,7 @@ def pause(rng):
 def test_ranks_that_are_slow_now_and_then_never_see_a_wrong_number(comm, form, exchange):
     """P03, P75, P76: buckets started in an order of each rank's own, many gradients with no barrier between."""
     rng = np.random.default_rng(comm.rank)
-    for nodes in ("aaaa", "aabb", "abbb", "abcd"):
+    for nodes in different(["aaaa", "aabb", "abbb", "abcd"]):
         options = {"form": form, "exchange": exchange, "bucket_bytes": 4 * 4096}
         with open_reducer(comm, nodes[: comm.size], **options) as reducer:
             memory = reducer.open_gradient(MIDDLE)
@@ -108,7 +114,7 @@ def test_ranks_that_are_slow_now_and_then_never_see_a_wrong_number(comm, form, e
 @pytest.mark.parametrize("form", FORMS)
 def test_small_sums_and_votes_by_ranks_that_are_slow_now_and_then(comm, form):
     rng = np.random.default_rng(comm.rank)
-    for nodes in ("aaaa", "aabb", "abbb", "abcd"):
+    for nodes in different(["aaaa", "aabb", "abbb", "abcd"]):
         with open_reducer(comm, nodes[: comm.size], form) as reducer:
             memory = reducer.open_gradient(100)
             for number in range(60):

@@ -1,3 +1,4 @@
+import functools
 import hashlib
 import itertools
 import time
@@ -9,7 +10,7 @@ from mpi4py import MPI
 
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.config import ConfigError, ReductionConfig
-from tests.mpi.support import open_test_world
+from tests.mpi.support import different, open_test_world
 
 DTYPES = (np.float32, np.float64)
 FORMS = ("shared", "messages")
@@ -33,6 +34,17 @@ def piece(rank, size, dtype, seed=0):
     return (rng.standard_normal(size) * scales).astype(dtype)
 
 
+@functools.lru_cache(maxsize=8)
+def summands(rank, ranks, size, dtype, seed=0):
+    """The piece of a rank, the exact sum of all ranks' pieces and that of their magnitudes.
+
+    Kept for the next sum of the same, because those of long ones take longer to draw than to sum.
+    """
+    pieces = [piece(other, size, dtype, seed) for other in range(ranks)]
+    exact = np.sum(pieces, axis=0, dtype=np.float64)
+    return pieces[rank], exact, np.sum(np.abs(pieces), axis=0, dtype=np.float64)
+
+
 def reducer_of(world, form="auto", debug=False, **reduction):
     return HierarchicalReducer(
         world.learners, world.waiter, ReductionConfig(form=form, **reduction), debug=debug
@@ -54,12 +66,10 @@ def equal_layouts(size):
 
 def check_sum(comm, reducer, size, dtype, seed=0):
     """The summed vector's bytes, after comparing it with the exact sum, with other ranks and with a second run."""
-    pieces = [piece(rank, size, dtype, seed) for rank in range(comm.size)]
-    vectors = [pieces[comm.rank].copy() for _ in range(2)]
+    mine, exact, magnitude = summands(comm.rank, comm.size, size, dtype, seed)
+    vectors = [mine.copy() for _ in range(2)]
     for vector in vectors:
         reducer.sum_array(vector)
-    exact = np.sum(pieces, axis=0, dtype=np.float64)
-    magnitude = np.sum(np.abs(pieces), axis=0, dtype=np.float64)
     assert vectors[0].dtype == dtype
     assert (np.abs(vectors[0] - exact) <= 2 * np.finfo(dtype).eps * magnitude).all()
     assert vectors[0].tobytes() == vectors[1].tobytes()
@@ -74,7 +84,7 @@ def test_there_are_as_many_layouts_as_partitions():
 
 @pytest.mark.parametrize("form", FORMS)
 def test_small_sums_in_every_layout(comm, form):
-    for nodes in layouts(comm.size):
+    for nodes in different(layouts(comm.size)):
         with open_reducer(comm, nodes, form) as reducer:
             count = shards(nodes)
             for size, dtype in itertools.product({0, 1, count - 1, count, count + 1, 61}, DTYPES):
@@ -90,7 +100,7 @@ def test_long_sums(comm, form):
 
 def test_power_of_two_layouts_and_both_forms_are_bit_identical(comm):
     results = set()
-    for nodes in equal_layouts(comm.size):
+    for nodes in different(equal_layouts(comm.size)):
         for form in FORMS:
             with open_reducer(comm, nodes, form) as reducer:
                 results.add(check_sum(comm, reducer, 999, np.float32, seed=5))
@@ -126,7 +136,7 @@ def test_sums_of_different_sizes_and_types_one_after_another(comm, form):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("debug", [False, True])
 def test_any_true(comm, debug, form):
-    for nodes in layouts(comm.size)[:: comm.size]:
+    for nodes in different(layouts(comm.size)[:: comm.size]):
         with open_reducer(comm, nodes, form, debug) as reducer:
             for flags in itertools.product((False, True), repeat=comm.size):
                 assert reducer.any_true(flags[comm.rank]) is any(flags)

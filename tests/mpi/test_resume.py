@@ -27,11 +27,13 @@ from tests.mpi.resume_support import (
     on_root,
     pipeline,
     replayed,
+    shared_out,
     synchronous,
     weights,
     weights_of_whole,
 )
 
+ENVS = {"chain": CHAIN, "bandit": BANDIT, "slow": SLOW}
 SHORT_CHAIN = CHAIN | {"kwargs": {"max_episode_steps": 9}}
 DROPPED = [
     *[("synchronous", name, None) for name in ("algorithm", "counters", "actions", "envs")],
@@ -77,12 +79,12 @@ def check_cut_run(comm, settings, stops):
         assert weights(comm, path / "cut") == weights_of_whole(comm, settings)
 
 
-@pytest.mark.parametrize("env", [CHAIN, BANDIT], ids=["chain", "bandit"])
+@pytest.mark.parametrize("env", shared_out("chain", "bandit"))
 def test_synchronous(comm, env):
-    check_cut_run(comm, synchronous(comm.size, env=env), [2, 5, 9])
+    check_cut_run(comm, synchronous(comm.size, env=ENVS[env]), [2, 5, 9])
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0"])
+@pytest.mark.parametrize("kind", shared_out("synchronous", "max_lag 0"))
 def test_running_moments_count_every_env_step_once(comm, kind):
     """However many learners, epochs, and attempts there are; and what is counted does not depend on them."""
     with half(comm) as world, folder(world) as path:
@@ -147,27 +149,28 @@ def test_gradients_by_torch(comm):
 
 
 @pytest.mark.parametrize(
-    ("max_lag", "env"), [(0, CHAIN), (1, CHAIN), (1, BANDIT), (1, SLOW)], ids=["0", "1", "1 bandit", "1 slow"]
+    ("max_lag", "env", "stops"),
+    shared_out((0, "chain", [2, 5, 9]), (1, "chain", [2, 5, 9]), (1, "bandit", [5]), (1, "slow", [2, 5])),
 )
-def test_pipeline(comm, max_lag, env):
+def test_pipeline(comm, max_lag, env, stops):
     with half(comm) as world:
-        check_cut_run(world, pipeline(world.size, max_lag, env=env), [2, 5, 9])
+        check_cut_run(world, pipeline(world.size, max_lag, env=ENVS[env]), stops)
 
 
-@pytest.mark.parametrize("sampling", ["prioritized", "uniform"])
+@pytest.mark.parametrize("sampling", shared_out("prioritized", "uniform"))
 def test_replayed(comm, sampling):
     with half(comm) as world:
         check_cut_run(world, replayed(world.size, replay=REPLAY | {"sampling": sampling}), [2, 5, 9])
 
 
-@pytest.mark.parametrize("env", [SLOW, CHAIN], ids=["slow", "fast"])
+@pytest.mark.parametrize("env", shared_out("slow", "chain"))
 def test_replayed_and_stopped_at_any_moment(comm, env):
     """While a checkpoint is under way, or batches are drawn ahead; no update is made twice, and the books agree."""
-    cuts = {"every_seconds": None, "every_updates": 1 if env == SLOW else None}
+    cuts = {"every_seconds": None, "every_updates": 1 if env == "slow" else None}
     with half(comm) as world, folder(world) as path:
-        settings = replayed(world.size, env=env, checkpoint=cuts, deterministic=False)
+        settings = replayed(world.size, env=ENVS[env], checkpoint=cuts, deterministic=False)
         for number in range(4):
-            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == SLOW else {"stop_at": 4 * number + 2}
+            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == "slow" else {"stop_at": 4 * number + 2}
             assert attempt(world, path, settings, resume="if-exists", **stop) in (0, 75)
         assert attempt(world, path, settings, resume="must") == 0
         on_root(world, check_replay_books, path, settings)
@@ -186,7 +189,7 @@ def check_replay_books(path, settings):
     assert np.abs(allowed - trained["sampled"]).max() <= max(5, 0.5 * 8 * 8)
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", shared_out(True, False))
 def test_stopped_at_any_moment(comm, deterministic):
     """Also while a checkpoint is under way, which is given up then, or awaited where everything counts."""
     settings = {"checkpoint": {"every_seconds": None, "every_updates": 1}, "budget": {"env_steps": 500}}
@@ -204,7 +207,7 @@ def test_stopped_at_any_moment(comm, deterministic):
             assert weights(world, path) == weights_of_whole(world, settings | {"checkpoint": {}})
 
 
-@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize("deterministic", shared_out(False, True))
 def test_by_messages_alone(comm, deterministic):
     """As between nodes: marks, parts and trajectories travel by MPI."""
     settings = {"comm": {"transport": "messages"}, "checkpoint": {"every_seconds": None, "every_updates": 3}}
@@ -320,7 +323,7 @@ def check_elastic_run(path):
     assert b"episode_restarted" not in events["kind"]
 
 
-@pytest.mark.parametrize("kind", ["synchronous", "max_lag 0", "max_lag 1"])
+@pytest.mark.parametrize("kind", shared_out("max_lag 0", "max_lag 1", "synchronous"))
 def test_every_periodic_set_leads_to_the_same_end(comm, kind):
     """As after a SIGKILL at any time: all that counts is the newest set that was complete."""
     periodic = {"checkpoint": {"every_seconds": None, "every_updates": 4, "keep": 100}}
@@ -345,7 +348,7 @@ def cut_off(source, target, number):
             shutil.rmtree(path)
 
 
-@pytest.mark.parametrize("max_lag", [1, 3])
+@pytest.mark.parametrize("max_lag", shared_out(1, 3))
 def test_no_trajectory_is_lost_or_trained_on_twice(comm, max_lag):
     """What the actors have sent was trained on, or waits in the newest set; over stops, too."""
     periodic = {"every_seconds": None, "every_updates": 2}

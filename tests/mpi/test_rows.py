@@ -8,9 +8,9 @@ from hpcrl.comm.replay_link import BatchClient, BatchServer
 from hpcrl.comm.row_messages import MessageRowSender
 from hpcrl.comm.rows import Arena, SharedRowSender
 from hpcrl.comm.stream import Tag
-from tests.mpi.support import drain, meet, open_test_world, poll_until
+from tests.mpi.support import different, drain, meet, open_test_world, poll_until
 
-NODES = ["aaaa", "abcd", "aabb"]
+NODES = different(["aaaa", "abcd", "aabb"])
 ROWS = 3
 
 

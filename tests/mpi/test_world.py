@@ -5,7 +5,9 @@ from mpi4py import MPI
 
 from hpcrl.comm.world import Traffic, open_world
 from hpcrl.config import ConfigError
-from tests.mpi.support import open_test_world, run_config
+from tests.mpi.support import different, open_test_world, run_config
+
+MAPS = ["aaaa", "aabb", "abab", "aaab", "abbb", "abcd", "aabc", "abba"]
 
 
 def pipeline(size):
@@ -39,7 +41,7 @@ def test_without_a_map_the_ranks_share_this_node(comm):
         assert world.learners.node.size == comm.size and world.learners.cross.size == 1
 
 
-@pytest.mark.parametrize("nodes", ["aaaa", "aabb", "abab", "aaab", "abbb", "abcd", "aabc", "abba"])
+@pytest.mark.parametrize("nodes", different(MAPS))
 def test_learner_communicators_follow_the_nodes(comm, nodes):
     nodes = nodes[: comm.size]
     with open_test_world(comm, nodes) as world:

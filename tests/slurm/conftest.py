@@ -1,4 +1,4 @@
-"""One Slurm cluster for all tests of this folder, and a visible word where there can be none."""
+"""A Slurm cluster for all tests of a process (`pytest -n` starts several); a visible word where there can be none."""
 
 import pytest
 

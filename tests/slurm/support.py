@@ -16,7 +16,7 @@ from tests.system.support import TOP, TOY
 
 RECIPE = TOP / "jobs" / "cartpole.py"
 LIMIT_S = 90.0
-SMALL = ("budget.env_steps=100000", "evaluation.episodes=2")
+SMALL = ("budget.env_steps=30000", "evaluation.episodes=2")
 FOREVER = ("budget.env_steps=1000000000",)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
 
@@ -153,19 +153,20 @@ def toy_recipe(folder):
 
 CUT = TOY | {
     "name": "cut",
-    "env": {"id": "chain", "engine": "toy", "num_envs": 6, "kwargs": {"seconds_per_step": 0.002}},
+    "env": {"id": "chain", "engine": "toy", "num_envs": 6, "kwargs": {"seconds_per_step": 0.008}},
     "deterministic": True,
-    "budget": {"env_steps": 12000},
+    "budget": {"env_steps": 4000},
     "evaluation": {"episodes": 0},
 }
-"""A run of about 250 updates and six seconds whose environments can be saved."""
+"""A run of about 80 updates and six seconds, most of them sleep, whose environments can be saved."""
 
 CUT_WORKERS = CUT | {
     "scheme": "synchronous",
     "ranks": {"workers": 3},
-    "env": CUT["env"] | {"kwargs": {"seconds_per_step": 0.005}},
+    "env": CUT["env"] | {"kwargs": {"seconds_per_step": 0.015}},
     "algorithm": {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2},
 }
+"""The same in ten seconds."""
 
 
 def cut_recipe(folder, recipe=CUT):

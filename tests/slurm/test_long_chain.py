@@ -132,7 +132,7 @@ def test_runs_that_are_killed_at_their_limit_go_on_in_the_next_job(cluster, tmp_
 
 def test_preempted_runs_go_on(cluster, tmp_path):
     """Slurm takes their nodes for a more urgent job, after a time of grace; one of each kind."""
-    recipe = cut_recipe(tmp_path, CUT | {"budget": {"env_steps": 18000}})
+    recipe = cut_recipe(tmp_path, CUT | {"budget": {"env_steps": 9000}})
     other = submit(cluster, tmp_path, recipe=recipe)
     with start(cluster, tmp_path, recipe=recipe) as process:
         (job,) = answers(process, 1)

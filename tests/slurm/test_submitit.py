@@ -66,7 +66,7 @@ def test_of_an_array_a_run_that_stops_goes_on_and_one_that_is_cancelled_does_not
     with start(cluster, tmp_path, recipe=cut_recipe(tmp_path), sweep={"seed": [1, 2]}, nodes=1) as process:
         jobs = answers(process, 2)
         for job in jobs:
-            until_updates(job["run_dir"], 20)
+            until_updates(job["run_dir"], 10)
         cluster.run("scancel", "--signal=USR2", jobs[1]["id"])
         cluster.run("scancel", jobs[0]["id"])
         cancelled, stopped = answers(process, 2)

@@ -28,8 +28,11 @@ def check_failed(ended, *names):
     return summary
 
 
-@pytest.mark.parametrize("mpiexec", [None, 3], ids=["hpcrl run", "mpiexec"])
-@pytest.mark.parametrize("role", ["actor", "replay", "learner"])
+@pytest.mark.parametrize(
+    ("role", "mpiexec"),
+    [("actor", None), ("replay", None), ("learner", None), ("learner", 3)],
+    ids=["actor", "replay", "learner", "learner under mpiexec"],
+)
 def test_a_killed_rank(tmp_path, role, mpiexec):
     with start(tmp_path, FOREVER, mpiexec=mpiexec) as running:
         running.until_updates(3)

@@ -1,9 +1,10 @@
-"""Actors that send gradients: how late they are, and that nothing else is different."""
+"""Actors that send gradients: how late they are, and that nothing else is different.
 
-import signal
+tests/mpi/test_resume_algorithms.py stops such a run and goes on with it.
+"""
 
 from hpcrl.audit.verdict import audit
-from tests.system.support import TOY, lags, run, start
+from tests.system.support import TOY, lags, run
 
 A3C = TOY | {
     "env": {"id": "chain", "engine": "toy", "num_envs": 5},
@@ -11,7 +12,6 @@ A3C = TOY | {
     "evaluation": {"episodes": 0},
     "budget": {"env_steps": 1200},
 }
-SLOW = 'env.kwargs={"seconds_per_step": 0.002}'
 
 
 def test_lag_is_recorded_and_within_the_bound(tmp_path):
@@ -29,13 +29,3 @@ def test_one_actor_in_lockstep_is_a2c(tmp_path):
     gradients = run(tmp_path / "gradients", *settings, ranks=1, recipe=A3C)
     trajectories = run(tmp_path / "trajectories", *settings, "algorithm.name=a2c", ranks=1, recipe=A3C)
     assert gradients.weights() == trajectories.weights()
-
-
-def test_a_run_that_was_stopped_goes_on_bit_for_bit(tmp_path):
-    settings = ("deterministic=true", "ranks.actors=2")
-    whole = run(tmp_path / "whole", *settings, recipe=A3C)
-    with start(tmp_path, *settings, SLOW, "storage.run_dir=runs/it", recipe=A3C) as running:
-        running.until_updates(4)
-        running.process.send_signal(signal.SIGTERM)
-        assert running.wait().code == 75
-    assert run(tmp_path, recipe="runs/it", resume="must").weights() == whole.weights()

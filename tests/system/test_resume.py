@@ -21,11 +21,12 @@ RUN_DIR = "storage.run_dir=runs/it"
 SLOW = 'env.kwargs={"seconds_per_step": 0.002}'
 
 FAULTS = [
-    *[(rank, step) for rank in range(3) for step in ("part begun", "part written", "part renamed")],
-    *[(1, step) for step in ("all parts there", "manifest written", "set renamed", "best set marked")],
-    (1, "old sets removed"),
+    *[(0, "part begun"), (2, "part written"), (0, "part renamed")],
+    *[(1, step) for step in ("part begun", "part written", "part renamed", "all parts there")],
+    *[(1, step) for step in ("manifest written", "set renamed", "best set marked", "old sets removed")],
 ]
-"""World rank (1 is learner 0, which completes the sets) and the step of saving at which it is killed."""
+"""World rank and the step of saving at which it is killed: every one of learner 0, which completes the sets, and those
+that the others have, who write their parts all in the same way."""
 CONTINUED = {(1, "part written"), (1, "manifest written"), (1, "set renamed")}
 """Where the newest set is the one before, and where it is the new one."""
 

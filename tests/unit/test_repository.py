@@ -188,3 +188,12 @@ class TestTheRulesThemselves:
     @pytest.mark.parametrize("word", ["behaviour", "normalised", "Behaviours", "optimiser"])
     def test_spelling(self, word):
         assert BRITISH.search(f"the {word} of")
+
+
+def test_ci_names_the_folders_of_all_tests_that_need_slurm():
+    (command,) = re.findall(r"^pytest .*-m slurm (.*)$", (TOP / ".ci/run").read_text(), re.MULTILINE)
+    folders = tuple(f"{folder}/" for folder in command.split())
+    marked = [path for path in (TOP / "tests").rglob("test_*.py") if "pytest.mark.slurm" in path.read_text()]
+    marked.remove(Path(__file__))
+    assert len(marked) > 4
+    assert [relative(path) for path in marked if not relative(path).startswith(folders)] == []
