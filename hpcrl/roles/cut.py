@@ -73,7 +73,7 @@ class Cuts:
         self.mark_rows: Callable[[int], None] = self._control.send_rows
         """On ranks of ROLES_WITH_ROWS: tell the rank that writes the results that it has every row before this mark."""
         self.marks: Sequence[int] = ()
-        """On the same: the marks that are still to leave this rank."""
+        """On ranks of ROLES_WITH_ROWS: the marks that are still to leave this rank."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:

@@ -157,20 +157,20 @@ def test_pipeline(comm, max_lag, env, stops):
         check_cut_run(world, pipeline(world.size, max_lag, env=ENVS[env]), stops)
 
 
-@pytest.mark.parametrize("sampling", shared_out("prioritized", "uniform"))
+@pytest.mark.parametrize("sampling", ["prioritized", "uniform"])
 def test_replayed(comm, sampling):
     with half(comm) as world:
         check_cut_run(world, replayed(world.size, replay=REPLAY | {"sampling": sampling}), [2, 5, 9])
 
 
-@pytest.mark.parametrize("env", shared_out("slow", "chain"))
+@pytest.mark.parametrize("env", [SLOW, CHAIN], ids=["slow", "fast"])
 def test_replayed_and_stopped_at_any_moment(comm, env):
     """While a checkpoint is under way, or batches are drawn ahead; no update is made twice, and the books agree."""
-    cuts = {"every_seconds": None, "every_updates": 1 if env == "slow" else None}
+    cuts = {"every_seconds": None, "every_updates": 1 if env == SLOW else None}
     with half(comm) as world, folder(world) as path:
-        settings = replayed(world.size, env=ENVS[env], checkpoint=cuts, deterministic=False)
+        settings = replayed(world.size, env=env, checkpoint=cuts, deterministic=False)
         for number in range(4):
-            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == "slow" else {"stop_at": 4 * number + 2}
+            stop = {"stop_after_s": 0.05 + 0.05 * number} if env == SLOW else {"stop_at": 4 * number + 2}
             assert attempt(world, path, settings, resume="if-exists", **stop) in (0, 75)
         assert attempt(world, path, settings, resume="must") == 0
         on_root(world, check_replay_books, path, settings)

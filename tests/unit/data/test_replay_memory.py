@@ -61,7 +61,7 @@ def test_every_transition_is_there_and_exact(n):
 @pytest.mark.parametrize("frames", [2, 4])
 def test_stacks_of_frames_come_back_exactly(frames, first):
     envs = Envs(range(2), frames=frames, first=first, shape=(2, 2), dtype="uint8", seed=frames)
-    memory = make_memory(envs, capacity=2 * 13, n=2, config={"frame_stack": frames})
+    memory = make_memory(envs, capacity=2 * 16, n=2, config={"frame_stack": frames})
     for version in range(30):
         if version % 7 == 5:
             envs.lose(1, 3)
@@ -69,7 +69,7 @@ def test_stacks_of_frames_come_back_exactly(frames, first):
         if version % 5 != 1:
             continue
         check_all(memory, envs, 2)
-    whole = make_memory(envs, capacity=2 * 13, n=2)
+    whole = make_memory(envs, capacity=2 * 16, n=2)
     assert memory.rings.rows["frames"].nbytes <= whole.rings.rows["obs"].nbytes * 1.5 / frames
 
 

@@ -108,7 +108,7 @@ def test_what_is_not_there_cannot_be_drawn_or_gathered():
 
 def test_a_late_priority_does_not_touch_what_has_replaced_its_entry():
     envs = Envs(range(2), end_share=0.1)
-    memory = filled(envs, 8, capacity=2 * 16, n=2, config=PRIORITIZED)
+    memory = filled(envs, 8, capacity=2 * 14, n=2, config=PRIORITIZED)
     sample = everything(memory)
     memory.insert(envs.trajectory())
     leaves = memory.tree.leaves.copy()
