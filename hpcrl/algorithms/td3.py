@@ -44,7 +44,7 @@ class TD3(ContinuousAlgorithm):
         if greedy or not self.config.exploration_noise:
             return action
         noise = rng.standard_normal(action.shape, np.float32) * np.float32(self.config.exploration_noise)
-        return np.clip(action + noise, -1, 1)
+        return np.asarray(np.clip(action + noise, -1, 1), np.float32)
 
     def smoothed(self, action: Tensor, noise: Tensor) -> Tensor:
         """Actions [N, size] of the target policy with standard normal `noise` (eq. 15), cut at the bounds."""

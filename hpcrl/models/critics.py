@@ -70,7 +70,7 @@ class Critics(nn.Module):
         else:
             with torch.autocast(both.device.type, self._dtype):
                 hidden = self._hidden(inputs, frozen)
-        return cast(Tensor, self.head.forward(hidden.to(torch.float32), frozen=frozen).squeeze(-1))
+        return self.head.forward(hidden.to(torch.float32), frozen=frozen).squeeze(-1)
 
     def _hidden(self, features: Tensor, frozen: bool) -> Tensor:
         """Calls the layers past torch's hooks, as Torso does."""
