@@ -72,3 +72,11 @@ def too_large(config: RunConfig, node: str, nbytes: int, limit: int) -> str:
         f"max_memory_share={share:g} of the {limit / 1e9:.2f} GB there; lower the capacity, spread ranks.replay over "
         "more nodes, ask for more memory, or use replay.memory_map"
     )
+
+
+def refusal(config: RunConfig, plan: RankPlan, nodes: Sequence[str], node: str, spec: TrajectorySpec) -> str:
+    """Why the replay memories on `node`, which is this one, cannot be; empty where they can. Local."""
+    try:
+        return too_large(config, node, replay_bytes(config, plan, nodes, node, spec), memory_limit())
+    except ConfigError as error:
+        return str(error)

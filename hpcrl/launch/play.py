@@ -23,7 +23,7 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
-from hpcrl.launch.memory import memory_limit, replay_bytes, too_large
+from hpcrl.launch.memory import refusal
 from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
@@ -181,15 +181,9 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
 def _refuse_large_memory(world: World, config: RunConfig, spec: TrajectorySpec) -> None:
     """Raise Refused, on all ranks, where replay memories would not fit a node. Collective over the world."""
     nodes, here = [seat["node"] for seat in world.seats], world.seats[world.rank]["node"]
-    refusal = ""
-    try:
-        nbytes = replay_bytes(config, world.plan, nodes, here, spec)
-        refusal = too_large(config, here, nbytes, memory_limit())
-    except ConfigError as error:
-        refusal = str(error)
-    for said in world.comm.allgather(refusal):
-        if said:
-            raise Refused(said)
+    said = [one for one in world.comm.allgather(refusal(config, world.plan, nodes, here, spec)) if one]
+    if said:
+        raise Refused(said[0])
 
 
 def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec, int]:
