@@ -12,23 +12,20 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 from load import load_run
+from look import color, env_steps_axis, legend_below, markdown, new_figure, tidy
 from matplotlib.figure import Figure
+from scores import ENDED, LAST_EPISODES, returns_at
+from script import progress
 from sweeps import find_runs
 
 from hpcrl.config import ConfigError
 from hpcrl.storage import find_run, read_status
 from hpcrl.storage.files import read_json
 
-COLORS = ("#0072B2", "#56B4E9", "#009E73", "#E69F00", "#D55E00", "#CC79A7", "#000000")
-LAST_EPISODES = 100
-ENDED = (0, 4)
-"""Exit codes of runs that count: the budget is used, or the gradients are not finite any more."""
 POINTS = 60
 """of a curve, over the env_steps of a run"""
 
@@ -40,12 +37,12 @@ def study(runs: Sequence[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
     has ended.
     """
     rows, curves = [], []
-    for run in find_runs(runs):
+    for run in progress(find_runs(runs), "reading runs"):
         folder = find_run(run)
         config, status = read_json(folder / "config.json") or {}, read_status(folder)
         if status.get("exit_code") not in ENDED:
             continue
-        tables = load_run(folder)
+        tables = load_run(folder, "updates", "episodes", "lag")
         episodes, lag = tables["episodes"], tables["lag"]
         key = {
             "case": str(config["name"]).rpartition("-k")[0] or config["name"],
@@ -65,7 +62,9 @@ def study(runs: Sequence[str | Path]) -> tuple[pd.DataFrame, pd.DataFrame]:
             }
         )
         places = np.arange(1, POINTS + 1) * config["budget"]["env_steps"] / POINTS
-        curves.append(_curve(episodes, places[places <= done]).assign(**key))
+        curve = pd.DataFrame({"env_steps": places[places <= done]})
+        curve["episode_return"] = returns_at(episodes, curve["env_steps"].to_numpy())
+        curves.append(curve.dropna().assign(**key))
     if not rows:
         raise ConfigError("no run of these has ended")
     return pd.DataFrame(rows).sort_values(["case", "lag", "seed"], ignore_index=True), pd.concat(curves)
@@ -85,34 +84,23 @@ def summary(runs: pd.DataFrame) -> pd.DataFrame:
     return table
 
 
-def markdown(table: pd.DataFrame) -> str:
-    """The summary as a table for people."""
-    lines = ["| " + " | ".join(table.columns) + " |", "|" + " --- |" * len(table.columns)]
-    for row in table.itertuples(index=False):
-        cells = [f"{value:.1f}" if isinstance(value, float) else str(value) for value in row]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
 def draw(curves: pd.DataFrame) -> Figure:
     """One panel per lag, one line per case."""
     lags, cases = sorted(curves["lag"].unique()), list(dict.fromkeys(curves["case"]))
-    figure = Figure(figsize=(3.2 * len(lags) + 0.6, 3.6), dpi=130, layout="constrained")
+    figure = new_figure(3.2 * len(lags) + 0.6, 3.6)
     axes = np.atleast_1d(figure.subplots(1, len(lags), sharey=True))
     for axis, lag in zip(axes, lags, strict=True):
-        for color, case in zip(COLORS, cases, strict=False):
+        for index, case in enumerate(cases):
             one = curves[(curves["lag"] == lag) & (curves["case"] == case)]
             seeds = one.groupby("env_steps")["episode_return"].agg(["mean", "min", "max"])
-            axis.plot(seeds.index, seeds["mean"], color=color, label=case, linewidth=1.6)
-            axis.fill_between(seeds.index, seeds["min"], seeds["max"], color=color, alpha=0.12, linewidth=0)
-        axis.set_title(f"lag {lag}", fontsize=10)
-        axis.set_xlabel("env_steps trained")
-        axis.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:g}k")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(color="#E3E3E3", linewidth=0.8)
+            axis.plot(seeds.index, seeds["mean"], color=color(index), label=case, linewidth=1.6)
+            axis.fill_between(
+                seeds.index, seeds["min"], seeds["max"], color=color(index), alpha=0.12, linewidth=0
+            )
+        tidy(axis, f"lag {lag}")
+        env_steps_axis(axis)
     axes[0].set_ylabel("episode return (raw)")
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False, fontsize=9)
+    legend_below(figure, axes[0])
     return figure
 
 
@@ -136,14 +124,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for ending in ("csv", "md", "png"):
         print(f"wrote {options.out}.{ending}")
     return 0
-
-
-def _curve(episodes: pd.DataFrame, places: npt.NDArray[np.float64]) -> pd.DataFrame:
-    """Return against env_steps at some places: the mean of the last 100 episodes before each, where there is one."""
-    rolling: Any = episodes["episode_return"].rolling(LAST_EPISODES, min_periods=1).mean()
-    before = np.searchsorted(episodes["env_steps"].to_numpy(), places, side="right") - 1
-    there = before >= 0
-    return pd.DataFrame({"env_steps": places[there], "episode_return": rolling.to_numpy()[before[there]]})
 
 
 if __name__ == "__main__":

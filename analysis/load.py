@@ -15,8 +15,8 @@ import pandas as pd
 from hpcrl.storage import TABLES, Rows, attempt_files, find_run, read_table
 
 
-def load_run(run: str | Path) -> dict[str, pd.DataFrame]:
-    """Every table of a run, by name; the columns are those of `hpcrl.storage.TABLES`, plus two.
+def load_run(run: str | Path, *names: str) -> dict[str, pd.DataFrame]:
+    """Tables of a run, by name (all, or those named); the columns are those of `hpcrl.storage.TABLES`, plus two.
 
     `run` is a run directory, a file in it, or the result file of one attempt by itself. `attempt` numbers the
     start that wrote a row. `wall_s` (where there is `time_s`) is the time in s since the run began, counting
@@ -25,9 +25,10 @@ def load_run(run: str | Path) -> dict[str, pd.DataFrame]:
     path = Path(run)
     alone = path.is_file() and path.suffix == ".h5" and attempt_files(path) == [path]
     source = path if alone else find_run(path)
-    tables = {name: read_table(source, name) for name in TABLES}
+    timed = [name for name, table in TABLES.items() if "time_s" in table.dtype.names]
+    tables = {name: read_table(source, name) for name in TABLES if not names or name in (*names, *timed)}
     offsets = _attempt_offsets(tables)
-    return {name: _frame(rows, offsets) for name, rows in tables.items()}
+    return {name: _frame(tables[name], offsets) for name in names or TABLES}
 
 
 def _attempt_offsets(tables: dict[str, Rows]) -> dict[int, float]:

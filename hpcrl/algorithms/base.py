@@ -14,6 +14,7 @@ from torch import Tensor
 
 from hpcrl.config import AlgorithmConfig, ModelConfig
 from hpcrl.data.specs import EnvSpec, Field
+from hpcrl.functional.square_sum import square_sum
 from hpcrl.models.flat import FlatParameters
 
 Vector = npt.NDArray[np.float32]
@@ -98,7 +99,7 @@ class LocalReducer:
 
     def square_sum(self) -> float:
         """Local."""
-        return float(torch.linalg.vector_norm(torch.from_numpy(self._memory), dtype=torch.float64)) ** 2
+        return square_sum(self._memory)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

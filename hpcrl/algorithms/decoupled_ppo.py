@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from hpcrl.algorithms.ppo import METRICS, PPO, Center, Samples
+from hpcrl.algorithms.ppo import METRICS, PPO, Center, Numbers
 from hpcrl.config import AlgorithmConfig, DecoupledPPOConfig
 from hpcrl.functional.losses import capped_weight
 from hpcrl.models.recurrent import Memory
@@ -30,8 +30,8 @@ class DecoupledPPO(PPO):
         weight = capped_weight(proximal_log_prob - behavior_log_prob, self.config.behavior_weight_cap)
         return Center(proximal_log_prob, weight, torch.zeros_like(weight))
 
-    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+    def more_metrics(self, numbers: Numbers) -> tuple[Tensor, ...]:
         """Where the weight hit its cap."""
-        log_weight = samples.proximal_log_prob - samples.behavior_log_prob
+        log_weight = numbers.proximal_log_prob - numbers.behavior_log_prob
         cap = self.config.behavior_weight_cap
         return ((log_weight > math.log(cap)).to(torch.float32) if cap else torch.zeros_like(log_weight),)

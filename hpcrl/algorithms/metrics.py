@@ -46,13 +46,19 @@ class Metrics:
         self.sums = torch.zeros(1 + len(self.names), dtype=torch.float64, device=self.device)
         self.variance_sums = torch.zeros(5, dtype=torch.float64, device=self.device)
 
-    def add(self, mask: Tensor, *values: Tensor) -> None:
-        """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0."""
+    def add(self, mask: Tensor, *values: Tensor) -> list[float]:
+        """Add the masked sums of float [N] arrays, one for each name; mask is 1.0 where valid, else 0.0.
+
+        Returns what was added: the number of valid samples, then a sum for each name.
+        """
         with torch.no_grad():
             # one product: many small ones cost more
-            self.sums += torch.mv(torch.stack((mask, *values)), mask)
+            added = torch.mv(torch.stack((mask, *values)), mask)
+            self.sums += added
             if LOG_RHO in self.names:
                 self.log_rhos.append((values[self.names.index(LOG_RHO)].detach(), mask))
+            sums: list[float] = added.tolist()
+            return sums
 
     def add_values(self, mask: Tensor, value: Tensor, target: Tensor) -> None:
         """Add to what explained_variance is computed from; all float [N]."""

@@ -20,7 +20,9 @@ from hpcrl.config import AlgorithmConfig, PPOConfig, SurrogateConfig
 from hpcrl.functional.losses import (
     approx_kl,
     clipped_surrogate_loss,
+    clipped_surrogate_slope,
     clipped_value_loss,
+    clipped_value_slope,
     outside_trust_interval,
     value_loss,
 )
@@ -44,12 +46,9 @@ class Center(NamedTuple):
     """log-probability under the policy that advantages are estimated for, minus that when it acted"""
 
 
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """One learner's env_steps, time-major: row t * C + c."""
+class Numbers(NamedTuple):
+    """What is known of N env_steps, float32 [N] each."""
 
-    obs: Tensor
-    action: Tensor
     behavior_log_prob: Tensor
     proximal_log_prob: Tensor
     """of the policy that the trust interval lies around"""
@@ -59,23 +58,38 @@ class Samples:
     """that advantages were computed from: of the parameters before the update's first gradient step"""
     advantage: Tensor
     target: Tensor
-    valid: Tensor
+    mask: Tensor
+    """1.0 where valid, else 0.0"""
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """One learner's env_steps, time-major: row t * C + c."""
+
+    obs: Tensor
+    action: Tensor
+    table: Tensor
+    """float32 [N, 7], in memory column by column or row by row: `numbers`; one array, as it is taken from often"""
     memory: Memory | None
     """of a recurrent policy, for the C columns"""
 
+    @property
+    def numbers(self) -> Numbers:
+        """The columns of the table."""
+        return Numbers(*self.table.unbind(1))
+
     def take(self, index: Tensor) -> Samples:
         """Copy the rows `index`, int64 [N]; of a recurrent policy all rows of some columns, time-major."""
-        values = {name: getattr(self, name) for name in self.__slots__ if name != "memory"}
-        taken = {name: value.index_select(0, index) for name, value in values.items()}
+        obs, action, table = (values.index_select(0, index) for values in (self.obs, self.action, self.table))
+        table = table.t().contiguous().t()  # what is computed from it reads whole columns
         if self.memory is None:
-            return Samples(**taken, memory=None)
-        num_columns = len(index) * len(self.memory.state) // max(1, len(self.valid))
-        return Samples(**taken, memory=self.memory.columns(index[:num_columns]))
+            return Samples(obs, action, table, None)
+        num_columns = len(index) * len(self.memory.state) // max(1, len(self.obs))
+        return Samples(obs, action, table, self.memory.columns(index[:num_columns]))
 
     def part(self, part: slice | Tensor, memory: Memory | None) -> Samples:
         """The rows `part`, for which `memory` is."""
-        values = {name: getattr(self, name)[part] for name in self.__slots__ if name != "memory"}
-        return Samples(**values, memory=memory)
+        return Samples(self.obs[part], self.action[part], self.table[part], memory)
 
 
 class PPO(ActorCriticAlgorithm):
@@ -95,7 +109,8 @@ class PPO(ActorCriticAlgorithm):
         metrics = Metrics(self.metric_names, self.parameters.vector.device)
         learning_rate = self.learning_rate(batch.update, progress)
         samples = self._samples(batch, reducer)
-        metrics.add_values(samples.valid.to(torch.float32), samples.value, samples.target)
+        whole = samples.numbers
+        metrics.add_values(whole.mask, whole.value, whole.target)
         applied, alone = True, batch.fields["reward"].shape[1] == batch.total_columns
         for index in self._minibatches(batch):
             step = GradientStep(self.parameters, reducer, alone=alone, loss_scale=self.loss_scale.value)
@@ -128,18 +143,16 @@ class PPO(ActorCriticAlgorithm):
         if self.config.normalize_advantages:
             moments = global_moments(advantages, fields["valid"], reducer.sum_)
             advantages = (advantages - moments.mean) / (math.sqrt(moments.variance) + 1e-8)
-        return Samples(
-            obs=obs,
-            action=action,
+        numbers = Numbers(
             behavior_log_prob=behavior_log_prob,
             proximal_log_prob=center.log_prob,
             weight=center.weight.masked_fill(~valid, 0.0),
             value=rows(values[:-1]),
             advantage=rows(advantages),
             target=rows(targets),
-            valid=valid,
-            memory=memory,
+            mask=valid.to(torch.float32),
         )
+        return Samples(obs, action, torch.stack(numbers, 1), memory)
 
     def center(self, obs: Tensor, action: Tensor, behavior_log_prob: Tensor, memory: Memory | None) -> Center:
         """Where the trust interval lies. Called once per update, before its first gradient step.
@@ -162,7 +175,7 @@ class PPO(ActorCriticAlgorithm):
                 log_prob[part] = self.evaluate(obs[part], action[part], memory_of_part)[0]
         return log_prob
 
-    def more_metrics(self, samples: Samples) -> tuple[Tensor, ...]:
+    def more_metrics(self, numbers: Numbers) -> tuple[Tensor, ...]:
         """Values [N] of what `metric_names` has beyond METRICS."""
         return ()
 
@@ -193,12 +206,13 @@ class PPO(ActorCriticAlgorithm):
             )
         for epoch in range(self.config.epochs):
             permutation = np.random.default_rng([self.seed, batch.update, epoch]).permutation(total)
-            for part in np.array_split(permutation, parts):
-                step, column = np.divmod(part, batch.total_columns)
-                column -= batch.column_offset
-                own = (column >= 0) & (column < num_columns)
-                index = torch.from_numpy(step[own] * num_columns + column[own])
-                yield whole_columns(index, unroll_length, num_columns) if recurrent else index
+            step, column = np.divmod(permutation, batch.total_columns)
+            column -= batch.column_offset
+            own = (column >= 0) & (column < num_columns)
+            index = step * num_columns + column
+            for part, is_own in zip(np.array_split(index, parts), np.array_split(own, parts), strict=True):
+                chosen = torch.from_numpy(part[is_own])
+                yield whole_columns(chosen, unroll_length, num_columns) if recurrent else chosen
 
     def _gradient(
         self, step: GradientStep, samples: Samples, index: Tensor, metrics: Metrics
@@ -213,29 +227,38 @@ class PPO(ActorCriticAlgorithm):
         return step.reduce(self.config.max_grad_norm)
 
     def _loss(self, samples: Samples, metrics: Metrics) -> tuple[Tensor, int, float]:
-        """Loss summed over the valid samples, their count, and the sum of the KL estimate; adds to `metrics`."""
-        config = self.config
+        """What has the gradient of the loss, count of the valid samples, sum of the KL estimate; adds to `metrics`.
+
+        The loss is summed over the valid samples. Its slopes by what the network gives are written out, and returned is
+        their product with that: recording so many small operations, to go back through them, would take longer than a
+        small network does.
+        """
+        config, numbers = self.config, samples.numbers
         log_prob, entropy, value = self.evaluate(samples.obs, samples.action, samples.memory)
-        log_ratio = (log_prob - samples.proximal_log_prob).masked_fill(~samples.valid, 0.0)
-        policy_losses = samples.weight * clipped_surrogate_loss(
-            log_ratio, samples.advantage, config.clip_epsilon, config.dual_clip
-        )
-        if config.value_clip is None:
-            value_losses = value_loss(value, samples.target)
-        else:
-            value_losses = clipped_value_loss(value, samples.target, samples.value, config.value_clip)
-        mask = samples.valid.to(torch.float32)
-        losses = (
-            policy_losses + config.value_coefficient * value_losses - config.entropy_coefficient * entropy
-        )
-        log_ratio = log_ratio.detach()
-        kl = approx_kl(log_ratio)
-        clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
-        log_rho = (log_prob.detach() - samples.behavior_log_prob).masked_fill(~samples.valid, 0.0)
-        more = self.more_metrics(samples)
-        metrics.add(mask, policy_losses, value_losses, entropy, kl, log_rho, clipped, *more)
-        checked = kl + 0 * losses.detach()  # not finite where a loss is not
-        return torch.dot(mask, losses), int(samples.valid.sum()), float(torch.dot(mask, checked))
+        with torch.no_grad():
+            mask, advantage = numbers.mask, numbers.advantage
+            invalid = mask == 0
+            log_ratio = (log_prob - numbers.proximal_log_prob).masked_fill(invalid, 0.0)
+            losses = clipped_surrogate_loss(log_ratio, advantage, config.clip_epsilon, config.dual_clip)
+            slope = clipped_surrogate_slope(log_ratio, advantage, losses)
+            if config.value_clip is None:
+                value_losses, value_slope = value_loss(value, numbers.target), value - numbers.target
+            else:
+                clip = (value, numbers.target, numbers.value, config.value_clip)
+                value_losses, value_slope = clipped_value_loss(*clip), clipped_value_slope(*clip)
+            log_rho = (log_prob - numbers.behavior_log_prob).masked_fill(invalid, 0.0)
+            clipped = outside_trust_interval(log_ratio, config.clip_epsilon).to(torch.float32)
+            policy_losses, kl = numbers.weight * losses, approx_kl(log_ratio)
+            more = self.more_metrics(numbers)
+            count, *sums = metrics.add(
+                mask, policy_losses, value_losses, entropy, kl, log_rho, clipped, *more
+            )
+        loss = torch.dot(log_prob, numbers.weight * slope)
+        loss = loss + config.value_coefficient * torch.dot(value, mask * value_slope)
+        if config.entropy_coefficient:
+            loss = loss - config.entropy_coefficient * torch.dot(entropy, mask)
+        # Not finite where a loss is not.
+        return loss, int(count), sums[METRICS.index("approx_kl")] + 0 * sum(sums)
 
     def _kl_too_large(self, gradient: ReducedGradient) -> bool:
         """Equal on all learners: `gradient` is reduced."""

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from hpcrl.functional.square_sum import square_sum
+
 Vector = npt.NDArray[np.float32]
 Extras = npt.NDArray[np.float64]
-
-_BLOCK = 8192
 
 
 class LocalGradient:
@@ -32,10 +32,8 @@ class LocalGradient:
         return self.memory
 
     def square_sum(self) -> float:
-        """Sum of the squares of the result, in float64. Local."""
-        starts = range(0, self.memory.size, _BLOCK)
-        blocks = (self.memory[start : start + _BLOCK].astype(np.float64) for start in starts)
-        return float(sum(block @ block for block in blocks))
+        """Sum of the squares of the result; not finite only where an entry is not. Local."""
+        return square_sum(self.memory)
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -42,6 +42,15 @@ def clipped_surrogate_loss(
     return -objective
 
 
+def clipped_surrogate_slope(log_ratio: Tensor, advantage: Tensor, loss: Tensor) -> Tensor:
+    """Derivative by log_ratio [N] of the `loss` that `clipped_surrogate_loss` gave for the same arguments.
+
+    Where no clip decides, the loss is -r * A, which is its own derivative, as r = exp(log_ratio); else it is constant.
+    """
+    unclipped = log_ratio.clamp(max=MAX_LOG_RATIO).exp() * -advantage
+    return loss.masked_fill((loss != unclipped) | (log_ratio > MAX_LOG_RATIO), 0.0)
+
+
 def capped_weight(log_ratio: Tensor, cap: float | None) -> Tensor:
     """min(cap, exp(log_ratio)) [N], a constant; without a cap cut at exp(MAX_LOG_RATIO).
 
@@ -80,6 +89,14 @@ def clipped_value_loss(value: Tensor, target: Tensor, behavior_value: Tensor, cl
     """Larger one of the losses [N] of `value` and of `value` moved at most `clip` from `behavior_value`."""
     near = behavior_value + (value - behavior_value).clamp(-clip, clip)
     return torch.maximum(value_loss(value, target), value_loss(near, target))
+
+
+def clipped_value_slope(value: Tensor, target: Tensor, behavior_value: Tensor, clip: float) -> Tensor:
+    """Derivative by `value` [N] of `clipped_value_loss`: the error of `value`, or 0 where the clipped one counts."""
+    change = value - behavior_value
+    near = (behavior_value + change.clamp(-clip, clip) - target).abs()
+    error = value - target
+    return error.masked_fill((near > error.abs()) & (change.abs() > clip), 0.0)
 
 
 def approx_kl(log_ratio: Tensor) -> Tensor:

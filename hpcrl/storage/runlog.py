@@ -165,6 +165,8 @@ class AttemptHead:
     """The update it went on from; 0 where it began, or does not say."""
     config: dict[str, Any]
     """Empty where it holds none."""
+    provenance: dict[str, Any]
+    """As `provenance.collect` found it when the attempt began."""
 
 
 def read_heads(run: Path) -> list[AttemptHead]:
@@ -174,8 +176,9 @@ def read_heads(run: Path) -> list[AttemptHead]:
         try:
             with _open_reader(path) as file:
                 config = json.loads(file["config"][()].decode())
+                origin = json.loads(file["provenance"][()].decode())
                 first = int(file.attrs.get("first_update", 0))
-                heads.append(AttemptHead(path, int(file.attrs["attempt"]), first, config))
+                heads.append(AttemptHead(path, int(file.attrs["attempt"]), first, config, origin))
         except (OSError, KeyError, ValueError) as error:
             raise OSError(f"{path} cannot be read as a result file: {error}") from error
     return heads

@@ -10,12 +10,32 @@ _INTRODUCTION = f"""\
 Schema version {SCHEMA_VERSION}. This page is printed by `hpcrl schema`; change the table in
 `hpcrl/storage/schema.py`, not here.
 
-`python analysis/curves.py RUN... --out curves.png` draws return against env_steps and wall time; of several runs, or a
-folder of them, by the settings in which they differ (`analysis/sweeps.py`). The scripts here need
-numpy, h5py, pandas and matplotlib; neither MPI nor torch nor a network. In your own code:
+The scripts here need one run directory, or a folder of them, and neither MPI nor torch nor a network:
+
+```
+pip install numpy h5py pandas matplotlib pydantic rich && pip install --no-deps .      # on a laptop
+python analysis/report.py RUN... --out report.html
+```
+
+| script | shows | as a function |
+| --- | --- | --- |
+| `report.py` | all of the following as one web page that needs nothing else | `report(runs)` |
+| `curves.py` | return against env_steps and wall time | `curves(runs)` |
+| `curves.py --seeds` | the same over seeds, with intervals | `seed_bands(runs)` |
+| `aggregates.py` | interquartile mean and others, with intervals | `aggregates(run_scores(runs))` |
+| `compare.py` | whether settings differ, and how sure that is | `compare(run_scores(runs))` |
+| `lag.py` | lag, distance from the acting policy, return against lag | `lag_by_update(runs)`, `lag_by_run(...)` |
+| `throughput.py` | env_steps/s over time, scaling with ranks | `throughput(runs)`, `intervals(runs)` |
+| `time_shares.py` | time by role and hop, traffic by kind of message | `time_shares(runs)`, `traffic(runs)` |
+| `cost.py` | node-hours, env_steps per node-hour, lost work, cost of a return | `cost(runs)` |
+| `lag_study.py` | the runs of `jobs/lag_study.py` | `study(runs)` |
+
+Each writes a picture (`--out`, .png, .svg or .pdf) and a table (`--csv`); `--help` says what is in it. Runs are grouped
+by the settings in which they differ (`sweeps.py`). What cannot be used is said in one line, with exit code 2. In your
+own code, with this folder on the path, functions give tables of pandas:
 
 ```python
-from load import load_run  # analysis/load.py
+from load import load_run
 
 tables = load_run("runs/cartpole-impala-0-001")  # name -> pandas.DataFrame, all attempts joined
 tables["updates"].plot("env_steps", "lag_mean")

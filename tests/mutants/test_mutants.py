@@ -165,9 +165,9 @@ MUTANTS = [
     ),
     Mutant(
         "ppo trains on reset steps",
-        ppo.PPO._loss,
-        "mask = samples.valid.to(torch.float32)",
-        "mask = torch.ones(len(samples.valid))",
+        ppo.PPO._samples,
+        "mask=valid.to(torch.float32)",
+        "mask=torch.ones(len(valid))",
         ("ppo gradient",),
     ),
     Mutant(
@@ -222,7 +222,7 @@ MUTANTS = [
     Mutant(
         "ppo ratio against itself",
         ppo.PPO._loss,
-        "samples.behavior_log_prob",
+        "numbers.behavior_log_prob",
         "log_prob.detach()",
         ("ppo ratio",),
     ),

@@ -269,7 +269,7 @@ def test_learners_that_share_an_optimizer_learn_the_same(name: str) -> None:
     together = [build(CONFIGS[name]) for _ in range(2)]
     memories = [vector.clone() for vector in together[0].vectors()]
     world = Learners(2)
-    halves = (range(20), range(20, memories[0].numel()))
+    halves = (range(32), range(32, memories[0].numel()))
 
     def work(rank: int, reducer: ThreadReducer) -> None:
         learner = together[rank]

@@ -126,7 +126,7 @@ def test_a_sample_of_columns_is_evaluated_as_in_the_whole() -> None:
         longer = algorithm.evaluate(flat, samples.action, algorithm.memory(batch.fields))
     for mine, all_ in zip(part, whole, strict=True):
         torch.testing.assert_close(mine, all_[index])
-    torch.testing.assert_close(longer[2][: len(samples.value)], samples.value)
+    torch.testing.assert_close(longer[2][: len(samples.table)], samples.numbers.value)
 
 
 @pytest.mark.parametrize("env", [DISCRETE, CONTINUOUS])

@@ -5,40 +5,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from curves import MAX_POINTS
+from curves import curves as draw_curves
+from load import load_run
 
 from hpcrl.config import RunConfig
 from hpcrl.storage import TABLES, RunDirectory, RunLog
-
-ANALYSIS = Path(__file__).parents[3] / "analysis"
-
-# Stands in front of a script: importing MPI or torch raises, as on a laptop that has neither.
-POISON = """
-import runpy, sys
-class Refuse:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in ("mpi4py", "torch", "gymnasium", "envpool", "submitit"):
-            raise ImportError(f"{name} is not installed here")
-sys.meta_path.insert(0, Refuse())
-sys.argv = sys.argv[1:]
-sys.path.insert(0, sys.argv[0].rpartition("/")[0])
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.fixture
-def curves(monkeypatch):
-    monkeypatch.syspath_prepend(str(ANALYSIS))
-    import curves
-
-    return curves
-
-
-@pytest.fixture
-def load_run(monkeypatch):
-    monkeypatch.syspath_prepend(str(ANALYSIS))
-    from load import load_run
-
-    return load_run
+from tests.unit.analysis.support import ANALYSIS, POISON
 
 
 def make_run(
@@ -84,7 +57,7 @@ def run_script(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_tables_become_frames_with_text_and_joined_time(tmp_path, load_run):
+def test_tables_become_frames_with_text_and_joined_time(tmp_path):
     run = make_run(tmp_path, returns=[1.0, 2.0, 3.0], attempts=2)
     tables = load_run(run)
     assert tables.keys() == TABLES.keys()
@@ -98,9 +71,9 @@ def test_tables_become_frames_with_text_and_joined_time(tmp_path, load_run):
     assert "wall_s" not in tables["lag"] and len(tables["lag"]) == 0
 
 
-def test_the_frame_holds_every_episode_and_its_rolling_statistics(tmp_path, curves):
+def test_the_frame_holds_every_episode_and_its_rolling_statistics(tmp_path):
     returns = np.random.default_rng(0).normal(size=40)
-    frame, figure = curves.curves([make_run(tmp_path, returns=returns)], window=5)
+    frame, figure = draw_curves([make_run(tmp_path, returns=returns)], window=5)
     assert frame["episode_return"].tolist() == returns.tolist()
     assert frame["env_steps"].tolist() == list(range(10, 410, 10))
     for index in (0, 3, 4, 20, 39):
@@ -114,22 +87,22 @@ def test_the_frame_holds_every_episode_and_its_rolling_statistics(tmp_path, curv
     assert drawn[0][:, 1].tolist() == frame["return_mean"].tolist()
 
 
-def test_the_window_is_at_most_a_fifth_of_the_run(tmp_path, curves):
-    frame, _ = curves.curves([make_run(tmp_path, returns=np.arange(10.0))], window=100)
+def test_the_window_is_at_most_a_fifth_of_the_run(tmp_path):
+    frame, _ = draw_curves([make_run(tmp_path, returns=np.arange(10.0))], window=100)
     assert frame["return_mean"].tolist() == [0.0, *(np.arange(9) + 0.5)]
 
 
-def test_long_runs_are_thinned_but_keep_their_ends(tmp_path, curves):
-    frame, figure = curves.curves([make_run(tmp_path, returns=np.arange(5000.0))])
+def test_long_runs_are_thinned_but_keep_their_ends(tmp_path):
+    frame, figure = draw_curves([make_run(tmp_path, returns=np.arange(5000.0))])
     points = figure.axes[0].lines[0].get_xydata()
-    assert len(points) <= curves.MAX_POINTS and len(frame) == 5000
+    assert len(points) <= MAX_POINTS and len(frame) == 5000
     assert points[0, 0] == 10 and points[-1].tolist() == [50000, frame["return_mean"].iloc[-1]]
 
 
-def test_runs_are_told_apart_and_name_their_state_and_evaluation(tmp_path, curves):
+def test_runs_are_told_apart_and_name_their_state_and_evaluation(tmp_path):
     done = make_run(tmp_path, returns=[1.0, 2.0], evaluation=[3.0, 5.0])
     killed = make_run(tmp_path, returns=[1.0], status=None, seed=1)
-    frame, figure = curves.curves([done, killed])
+    frame, figure = draw_curves([done, killed])
     assert frame["run"].tolist() == ["toy-0-001", "toy-0-001", "toy-1-001"]
     texts = [text.get_text() for text in figure.legends[0].get_texts()]
     assert texts == ["toy-0-001: evaluation 4.0 ± 1.0", "toy-1-001 (killed)"]
@@ -137,17 +110,17 @@ def test_runs_are_told_apart_and_name_their_state_and_evaluation(tmp_path, curve
     assert marks == [[[20.0, 4.0]]]
 
 
-def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path, curves):
+def test_runs_of_one_name_in_two_places_are_told_apart(tmp_path):
     runs = [make_run(tmp_path / place, returns=[1.0]) for place in ("a", "b")]
-    assert curves.curves(runs)[0]["run"].tolist() == [str(run) for run in runs]
+    assert draw_curves(runs)[0]["run"].tolist() == [str(run) for run in runs]
 
 
-def test_runs_of_a_sweep_have_columns_and_colors_by_setting(tmp_path, curves):
+def test_runs_of_a_sweep_have_columns_and_colors_by_setting(tmp_path):
     """Given as the folder they are in. Seeds of one setting look alike; seeds alone do not."""
     for gamma, seed in ((0.9, 0), (0.9, 1), (0.99, 0), (0.99, 1)):
         name = f"toy-some_setting-{gamma}-another_setting-some_value-a_third-0"
         make_run(tmp_path / "runs", returns=[1.0], gamma=gamma, seed=seed, name=name)
-    frame, figure = curves.curves([tmp_path / "runs"])
+    frame, figure = draw_curves([tmp_path / "runs"])
     assert frame.columns[:4].tolist() == ["run", "name", "seed", "algorithm.gamma"]
     rows = sorted(frame[["algorithm.gamma", "seed"]].itertuples(index=False, name=None))
     assert rows == [(0.9, 0), (0.9, 1), (0.99, 0), (0.99, 1)]
@@ -159,7 +132,7 @@ def test_runs_of_a_sweep_have_columns_and_colors_by_setting(tmp_path, curves):
     legend = figure.legends[0].get_window_extent()
     assert legend.x0 >= 0 and legend.x1 <= figure.bbox.width  # long names too
     only_seeds = [make_run(tmp_path / "seeds", returns=[1.0], seed=seed) for seed in (0, 1)]
-    frame, figure = curves.curves(only_seeds)
+    frame, figure = draw_curves(only_seeds)
     assert frame.columns[:3].tolist() == ["run", "seed", "attempt"]
     assert len({line.get_color() for line in figure.axes[0].lines}) == 2
 
@@ -176,9 +149,9 @@ def test_the_script_draws_and_tabulates_without_mpi_and_torch(tmp_path):
 
 def test_the_poison_works():
     done = subprocess.run(
-        [sys.executable, "-c", POISON, __file__], capture_output=True, text=True, check=False
+        [sys.executable, "-c", POISON, str(ANALYSIS / "load.py")], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr  # this file imports neither
+    assert done.returncode == 0, done.stderr  # imports neither
     probe = Path(__file__).parents[3] / "hpcrl/algorithms/base.py"
     done = subprocess.run(
         [sys.executable, "-c", POISON, str(probe)], capture_output=True, text=True, check=False

@@ -117,3 +117,20 @@ def test_no_samples() -> None:
     empty = torch.zeros(0)
     assert losses.clipped_surrogate_loss(empty, empty, 0.2, 3.0).shape == (0,)
     assert losses.clipped_value_loss(empty, empty, empty, 0.2).shape == (0,)
+
+
+@pytest.mark.parametrize("dual_clip", [None, 1.5])
+def test_slopes_are_those_of_the_losses(dual_clip: float | None) -> None:
+    """On a grid that lies on both sides of every clip, and beyond the largest ratio."""
+    ratios = torch.tensor([-40.0, -2.0, -0.1, 0.0, 0.1, 0.3, 1.0, 31.0], dtype=torch.float64)
+    log_ratio, advantage = (part.flatten() for part in torch.meshgrid(ratios, ratios + 0.05, indexing="ij"))
+    moved = log_ratio.clone().requires_grad_()
+    loss = losses.clipped_surrogate_loss(moved, advantage, 0.2, dual_clip)
+    (slope,) = torch.autograd.grad(loss.sum(), moved)
+    found = losses.clipped_surrogate_slope(log_ratio, advantage, loss.detach())
+    torch.testing.assert_close(found, slope)
+    value, target = log_ratio.clone().requires_grad_(), advantage
+    behavior = torch.linspace(-3, 3, len(value), dtype=torch.float64)
+    loss = losses.clipped_value_loss(value, target, behavior, 0.3)
+    (slope,) = torch.autograd.grad(loss.sum(), value)
+    torch.testing.assert_close(losses.clipped_value_slope(log_ratio, target, behavior, 0.3), slope)
