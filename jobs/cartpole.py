@@ -154,7 +154,11 @@ def a3c() -> RunConfig:
 
 
 def dqn() -> RunConfig:
-    """Double, dueling DQN, three steps ahead, from uniform experience; one rank."""
+    """Double, dueling DQN, three steps ahead, from uniform experience; one rank.
+
+    Greedy scores, one rank: 500 (seed 1), and 500 on 45,000 env_steps (seed 0). The target network has to follow fast:
+    with target_tau=0.01 no run came above 410.
+    """
     return RunConfig(
         name="cartpole-dqn",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=8),
@@ -170,12 +174,15 @@ def dqn() -> RunConfig:
             reward_scale=0.1,
         ),
         replay=ReplayConfig(capacity=50_000, min_size=1_000, samples_per_insert=64),
-        budget=BudgetConfig(env_steps=45_000),
+        budget=BudgetConfig(env_steps=60_000),
     )
 
 
 def apex() -> RunConfig:
-    """Ape-X: three actors that explore unlike each other, two shards of prioritized experience, two learners."""
+    """Ape-X: three actors that explore unlike each other, two shards of prioritized experience, two learners.
+
+    Greedy scores, one rank: 500 (seed 0), and 500 on 30,000 env_steps (seed 1), which were too few for seed 0: 390.
+    """
     return RunConfig(
         name="cartpole-apex",
         env=EnvConfig(id="CartPole-v1", engine="envpool", num_envs=12),
@@ -190,5 +197,5 @@ def apex() -> RunConfig:
         ),
         ranks=RanksConfig(actors=3, replay=2, learners=2),
         replay=ReplayConfig(capacity=50_000, sampling="prioritized", min_size=1_000, samples_per_insert=64),
-        budget=BudgetConfig(env_steps=30_000),
+        budget=BudgetConfig(env_steps=50_000),
     )

@@ -251,9 +251,7 @@ def _make_session(
         start_clock=start_clock,
         report=board.report,
     )
-    session.cuts.mark_rows = mark_rows
-    if isinstance(records, RecordSender):
-        session.cuts.marks = records.marks
+    session.cuts.mark_rows, session.cuts.marks = mark_rows, records.marks
     return session, records
 
 
