@@ -103,6 +103,7 @@ def _parser() -> argparse.ArgumentParser:
     describe.set_defaults(command=_describe)
 
     auditing.add_command(commands)
+    auditing.add_file_commands(commands)
 
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)

@@ -1,4 +1,4 @@
-"""The command line of `hpcrl audit`. Loads no files, so that every command may import it."""
+"""The command lines of `hpcrl audit`, `verify`, `salvage` and `merge`. Loads nothing that reads files."""
 
 from __future__ import annotations
 
@@ -29,6 +29,68 @@ def add_command(commands: Any) -> None:
     parser.add_argument("run", metavar="RUN", help="run directory, or the result file of one attempt")
     parser.add_argument("--json", action="store_true", help="as one JSON object")
     parser.set_defaults(command=_command)
+
+
+_VERIFY_HELP = """\
+Looks at everything that a run has left: each result file's schema and the hash of every row that counts; updates
+without a gap, env_steps, lags and checksums as `hpcrl audit`; whether each attempt goes on from where one before came
+to; hashes of checkpoints; and whether status.json, config.json and provenance.json agree with them. Works on a run that
+goes on.
+
+exit codes: 0 all is as it was written, 1 something is not (file, table and rows are named), 2 RUN is no run
+"""
+
+_SALVAGE_HELP = """\
+A writer that was killed leaves its file marked as being written: hpcrl reads it as it is, other programs refuse it.
+Such files are made anew from the rows that count and replaced; the originals stay beside them, as NNN.h5.killed. What
+had to be left out is said. A second call finds nothing to do.
+
+exit codes: 0 done or nothing to do, 1 rows were damaged or a file cannot be read at all, 2 RUN is no run or is written
+"""
+
+
+def add_file_commands(commands: Any) -> None:
+    """Add `verify`, `salvage` and `merge` to the commands of hpcrl."""
+    raw = argparse.RawDescriptionHelpFormatter
+    verify = commands.add_parser(
+        "verify",
+        help="whether result files and checkpoints of a run are as they were written",
+        epilog=_VERIFY_HELP,
+        formatter_class=raw,
+    )
+    verify.add_argument("run", metavar="RUN", help="run directory, or a result file")
+    verify.add_argument("--json", action="store_true", help="as one JSON object")
+    verify.set_defaults(command=_verify)
+    salvage = commands.add_parser(
+        "salvage",
+        help="make files that a killed run has left readable for every program",
+        epilog=_SALVAGE_HELP,
+        formatter_class=raw,
+    )
+    salvage.add_argument("run", metavar="RUN", help="run directory, or the result file of one attempt")
+    salvage.set_defaults(command=_salvage)
+    merge = commands.add_parser("merge", help="all attempts of a run joined in one plain file, for a laptop")
+    merge.add_argument("run", metavar="RUN", help="run directory")
+    merge.add_argument("out", metavar="OUT.h5", help="the file; one made by `merge` before is replaced")
+    merge.set_defaults(command=_merge)
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from hpcrl.audit.file_commands import verify_command
+
+    return verify_command(arguments.run, arguments.json)
+
+
+def _salvage(arguments: argparse.Namespace) -> int:
+    from hpcrl.audit.file_commands import salvage_command
+
+    return salvage_command(arguments.run)
+
+
+def _merge(arguments: argparse.Namespace) -> int:
+    from hpcrl.audit.file_commands import merge_command
+
+    return merge_command(arguments.run, arguments.out)
 
 
 def _command(arguments: argparse.Namespace) -> int:

@@ -107,6 +107,12 @@ class StorageConfig(Config):
     """The run directory itself. Refused when it already holds a run, unless that is resumed (`hpcrl run --resume`)."""
     flush_interval_s: float = Field(1.0, gt=0)
     """Results reach the file at least this often: what a SIGKILL can lose."""
+    patience_s: float = Field(300.0, ge=0)
+    """While the disk refuses the result file (full, over quota, an error of the device) training goes on for so long,
+    and rows wait in memory; then the run ends with exit code 3, and what was written before is whole. A checkpoint that
+    cannot be written ends the run at once."""
+    buffer_bytes: int = Field(1 << 28, ge=1 << 20)
+    """Rows that may wait so; more end the run at once."""
 
 
 class CheckpointConfig(Config):

@@ -21,6 +21,7 @@ from hpcrl.launch.situation import Situation, crowded, mismatch, no_interface
 from hpcrl.launch.supervise import announce_failure
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 from hpcrl.storage.resume import ResumeMode
+from hpcrl.storage.runlog import ResultsLost
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -93,7 +94,7 @@ def _say_why(error: BaseException, board: Board, flag: SignalFlag) -> None:
         board.run_dir, lambda: flag.received != before
     ):
         return
-    if not isinstance(error, RankLost):
+    if not isinstance(error, (RankLost, ResultsLost)):
         traceback.print_exc()
     if isinstance(error, TimeoutError):
         time.sleep(_LET_OTHERS_SPEAK_S)

@@ -29,7 +29,8 @@ from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
 from hpcrl.roles.arenas import open_arenas
 from hpcrl.roles.cut import ROLES_WITH_ROWS, Cuts
-from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
+from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.result_writer import Marks
 from hpcrl.roles.session import RoleLoop, Session, run_roles
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.resume import ResumeMode
@@ -229,7 +230,7 @@ def _make_session(
         mark_rows: Callable[[int], None] = partial(marks.take, world.rank)
 
         def poll_records() -> bool:
-            writer.poll()
+            marks.poll(writer.poll())
             return receiver.poll()
     else:
         records = RecordSender(world)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import platform
 from time import perf_counter
@@ -14,7 +15,8 @@ from hpcrl.comm.ranks import crowded_nodes
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.progress import Progress, make_console
-from hpcrl.roles.records import ResultWriter, table_row
+from hpcrl.roles.records import table_row
+from hpcrl.roles.result_writer import ResultWriter
 from hpcrl.storage.provenance import collect
 from hpcrl.storage.resume import ResumeMode, open_run
 from hpcrl.storage.rundir import Status
@@ -46,6 +48,8 @@ class Results:
             attempt=self.attempt,
             first_update=0 if self.saved is None else self.saved.update,
             flush_interval_s=config.storage.flush_interval_s,
+            patience_s=config.storage.patience_s,
+            buffer_bytes=config.storage.buffer_bytes,
         )
         link_attempts(self._directory.path)
         env_steps = 0 if self.saved is None else int(self.saved.meta["env_steps"])
@@ -88,7 +92,10 @@ class Results:
         self._progress.watch(table, rows)
         if perf_counter() - self._last_status > 5.0:
             self._last_status = perf_counter()
-            self._write_status("running", None, "")
+            with contextlib.suppress(
+                OSError
+            ):  # the result file tells of a disk that refuses, and how long that may last
+                self._write_status("running", None, "")
 
     def _write_status(self, status: Status, exit_code: int | None, cause: str) -> None:
         progress = self._progress

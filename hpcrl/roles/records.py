@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -13,14 +12,10 @@ import numpy.typing as npt
 
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
-from hpcrl.storage.health import ActorWatch
-from hpcrl.storage.runlog import RunLog
 from hpcrl.storage.schema import TABLES, Rows
 
 if TYPE_CHECKING:
     from hpcrl.roles.account import Trained
-
-_log = logging.getLogger(__name__)
 
 _BLOCK_BYTES = 64 * 1024
 _HEADER_BYTES = 16
@@ -195,81 +190,6 @@ class RecordReceiver:
             receiver.cancel()
 
 
-class Marks:
-    """On the writer: brings rows to disk once all have marked that a checkpoint's have been sent. Local."""
-
-    def __init__(self, ranks: Collection[int], flush: Callable[[], None], tell: Callable[[int], None]):
-        """ranks: of the world, that are to mark. `tell` is called with a mark's number when all before is on disk."""
-        self._ranks, self._flush, self._tell = set(ranks), flush, tell
-        self._missing: dict[int, set[int]] = {}
-
-    def take(self, rank: int, number: int) -> None:
-        """`rank` has marked."""
-        missing = self._missing.setdefault(number, set(self._ranks))
-        missing.discard(rank)
-        if not missing:
-            del self._missing[number]
-            self._flush()
-            self._tell(number)
-
-
-class ResultWriter:
-    """Rank-local owner of the result file and of what a person watches. Never a learner in its compute."""
-
-    def __init__(self, runlog: RunLog, watch: Sink, env_steps: int = 0, acting: str = "actor") -> None:
-        """`watch` sees every row as it is written (the progress line). `env_steps`: trained on by earlier attempts.
-
-        `acting`: the role of those that step environments; one whose returns are odd becomes an event.
-        """
-        self._acting, self._actors = acting, ActorWatch()
-        self._runlog = runlog
-        self._watch = watch
-        self._env_steps = env_steps
-        self._start = time.perf_counter()
-
-    @property
-    def elapsed_s(self) -> float:
-        """Seconds since this attempt began."""
-        return time.perf_counter() - self._start
-
-    def start_clock(self) -> None:
-        """Training begins now."""
-        self._start = time.perf_counter()
-
-    def add(self, table: str, rows: Rows) -> None:
-        """Write rows; the writer's clock and trained env_steps are filled in where senders cannot know them."""
-        rows = rows.copy()
-        names = rows.dtype.names or ()
-        if "time_s" in names:
-            rows["time_s"] = self.elapsed_s
-        if table == "updates":
-            self._env_steps = int(rows["env_steps"][-1])
-        elif table == "episodes":
-            rows["env_steps"] = self._env_steps
-        self._runlog.append(table, rows)
-        self._watch(table, rows)
-        for odd in self._actors.add(rows) if table == "episodes" else ():
-            _log.warning("%s", odd)
-            text = str(odd)
-            event = table_row(
-                "events", kind="odd_actor", role=self._acting, role_rank=odd.actor, world_rank=-1, text=text
-            )
-            self.add("events", event)
-        self.poll()
-
-    def poll(self) -> None:
-        """Bring rows to disk when their time has come, also while none are added."""
-        self._runlog.maybe_flush()
-
-    def flush(self) -> None:
-        """Bring every row to disk now."""
-        self._runlog.flush()
-
-    def close(self) -> None:
-        """Bring everything to disk, and close the file."""
-        self._runlog.close()
-
-
 def table_row(table: str, **values: Any) -> Rows:
     """One row of a table; metrics the schema does not know are left out."""
     known = {column.name for column in TABLES[table].columns}
@@ -295,5 +215,11 @@ def record_update(
     rows = trained.lag_rows
     rows["update"] = update
     record("lag", rows)
+    columns = row.dtype.names or ()
+    more = {name: value for name, value in metrics.items() if name not in columns}
+    record(
+        "metrics",
+        TABLES["metrics"].rows(len(more), update=update, name=list(more), value=list(more.values())),
+    )
     # Last: an update in the file has its lags there too, also after a kill.
     record("updates", row)

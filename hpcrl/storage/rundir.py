@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import re
 import socket
-import time
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,12 +14,11 @@ from typing import Any, Literal, Self
 
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.storage.files import read_json, write_json, write_text
+from hpcrl.storage.ownership import acquire, check_idle, is_locked, owned, writer_lives
 from hpcrl.storage.runlog import attempt_files
 
 Status = Literal["running", "finished", "stopped", "failed"]
 
-_LOCK_TRIES = 10
-_LIVE_S, _POLL_S = 60.0, 1.0
 _FOLDERS = ("attempts", "checkpoints", "logs")
 
 _log = logging.getLogger(__name__)
@@ -45,7 +42,7 @@ class RunDirectory:
         """
         check_free(config)
         path = _make(config)
-        lock = _acquire(path, alone=config.faults.has("ownership"))
+        lock = acquire(path, alone=config.faults.has("ownership"))
         if (path / "config.json").exists():  # somebody else was faster between the check and the lock
             os.close(lock)
             raise ConfigError(_holds_a_run(path))
@@ -59,7 +56,7 @@ class RunDirectory:
         """
         path = Path(str(config.storage.run_dir))
         check_owner(config)
-        lock = _acquire(path, alone=config.faults.has("ownership"))
+        lock = acquire(path, alone=config.faults.has("ownership"))
         last = max((int(file.stem) for file in attempt_files(path)), default=0)
         return cls._begin(config, path, last + 1, lock)
 
@@ -131,8 +128,8 @@ def check_free(config: RunConfig) -> None:
     if path.exists() and not path.is_dir():
         raise ConfigError(f"{key}={str(path)!r} is a file; name a folder")
     if given is not None:
-        if _is_locked(path):
-            raise ConfigError(_owned(path))
+        if is_locked(path):
+            raise ConfigError(owned(path))
         if (path / "config.json").exists():
             raise ConfigError(_holds_a_run(path))
     parent = path.absolute()
@@ -143,28 +140,9 @@ def check_free(config: RunConfig) -> None:
 
 
 def check_owner(config: RunConfig) -> None:
-    """Raise ConfigError when another process writes the run in `storage.run_dir`.
-
-    Where a lock may not be seen, because the writer was on another host, this waits up to a minute until its files have
-    not changed for that long.
-    """
-    if not config.faults.has("ownership"):
-        return
-    path = Path(str(config.storage.run_dir))
-    if _is_locked(path):
-        raise ConfigError(_owned(path))
-    status = read_json(path / "status.json") or {}
-    host, last = str(status.get("host", "")), _last_change(path)
-    if status.get("status") == "running" and _writer_lives(path, host):
-        _log.warning(
-            "%s was written to by host %s a moment ago: waiting until it is sure to have ended", path, host
-        )
-        while _last_change(path) == last and _writer_lives(path, host):
-            time.sleep(_POLL_S)
-        if _last_change(path) != last:
-            raise ConfigError(
-                f"{path} is being written by process {status.get('pid')} on host {host}; wait for its end"
-            )
+    """Raise ConfigError when another process writes the run in `storage.run_dir`; may wait, see `check_idle`."""
+    if config.faults.has("ownership"):
+        check_idle(Path(str(config.storage.run_dir)))
 
 
 def read_status(run_dir: Path) -> dict[str, Any]:
@@ -173,7 +151,7 @@ def read_status(run_dir: Path) -> dict[str, Any]:
     `killed`: it says running, but nobody holds the directory. `not started`: no status was ever written.
     """
     values = read_json(run_dir / "status.json") or {"status": "not started", "exit_code": None, "cause": ""}
-    if values.get("status") == "running" and not _writer_lives(run_dir, str(values.get("host", ""))):
+    if values.get("status") == "running" and not writer_lives(run_dir, str(values.get("host", ""))):
         values["status"] = "killed"
         values["cause"] = values.get("cause") or "its process ended without saying why"
     return values
@@ -219,71 +197,8 @@ def _next_number(parent: Path, stem: str) -> Path:
         return path
 
 
-def _acquire(path: Path, *, alone: bool) -> int:
-    """Take the writer's lock. Returns its file descriptor; the lock ends with the process at the latest.
-
-    `alone`: False takes none, so that others may write too.
-    """
-    descriptor = os.open(path / "lock", os.O_RDWR | os.O_CREAT, 0o644)
-    for attempt in range(_LOCK_TRIES if alone else 0):
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            break
-        except BlockingIOError:
-            # A reader that asks for the status holds the lock for an instant.
-            if attempt == _LOCK_TRIES - 1:
-                os.close(descriptor)
-                raise ConfigError(_owned(path)) from None
-            time.sleep(0.02)
-        except OSError as error:
-            _log.warning("%s cannot be locked (%s): a second writer would not be noticed", path, error)
-            break
-    os.ftruncate(descriptor, 0)
-    os.write(descriptor, f"{socket.gethostname()} {os.getpid()}\n".encode())
-    return descriptor
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        descriptor = os.open(path / "lock", os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    finally:
-        os.close(descriptor)
-    return False
-
-
-def _writer_lives(run_dir: Path, host: str) -> bool:
-    if _is_locked(run_dir):
-        return True
-    if host == socket.gethostname():
-        return False
-    # Some shared file systems keep locks to one host; a result file that grows shows the writer then.
-    return abs(datetime.now(UTC).timestamp() - _last_change(run_dir)) < _LIVE_S
-
-
-def _last_change(run_dir: Path) -> float:
-    """Of the result files, in seconds since the epoch; 0 where there is none."""
-    return max((path.stat().st_mtime for path in attempt_files(run_dir)), default=0.0)
-
-
 def _holds_a_run(path: Path) -> str:
     return (
         f"storage.run_dir={str(path)!r} already holds a run (it has a config.json); go on with it by --resume must, "
         "name a new folder, or leave storage.run_dir out to have one made in storage.runs_dir"
     )
-
-
-def _owned(path: Path) -> str:
-    try:
-        host, pid = (path / "lock").read_text(encoding="utf-8").split()
-        owner = f"process {pid} on host {host}"
-    except (OSError, ValueError):
-        owner = "another process"
-    return f"{path} is being written by {owner}; wait until it ends or name another storage.run_dir"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
+import re
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,21 +15,38 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
-from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Rows, Table
+from hpcrl.storage.result_file import (
+    WRITE_ERRORS,
+    commit,
+    next_hash,
+    open_reader,
+    read_rows,
+    with_attempt,
+    write_rows,
+)
+from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Rows
+from hpcrl.storage.writing import abandon, create_file, make_anew, open_for_writing
 
-_CHUNK_BYTES = 32 * 1024
-_COMMITTED = "committed_rows"
-_OPEN_TRIES = 5
+_RETRY_S = 1.0
+"""Time between two tries to write to a disk that refuses, at least."""
 
 _log = logging.getLogger(__name__)
+
+
+class ResultsLost(OSError):
+    """The result file could not be written for so long that the run must end."""
 
 
 class RunLog:
     """Writes the tables of one attempt.
 
     The whole schema exists before the first row, because nothing can be created once readers may look. Rows
-    are buffered and reach the file in `flush`: first the rows, then their number in `committed_rows`, so that
-    a reader that trusts the number never sees part of a row, also after a SIGKILL.
+    are buffered and reach the file in `flush`: first the rows, then the hashes of them, then their number in
+    `committed_rows`, so that a reader that trusts the number never sees part of a row, also after a SIGKILL.
+
+    While the disk refuses, rows wait here. Of a flush that failed the file says nothing. What HDF5 still holds then
+    cannot be trusted (it believes of parts of the file that they were written): it is thrown away, and what counts is
+    copied into a new file as after a kill, which takes the name of the first.
     """
 
     def __init__(
@@ -42,11 +58,14 @@ class RunLog:
         attempt: int,
         first_update: int | None = None,
         flush_interval_s: float = 1.0,
+        patience_s: float = 0.0,
+        buffer_bytes: int = 1 << 28,
     ) -> None:
         """Create the file.
 
         `first_update`: the update this attempt goes on from; later ones of earlier attempts do not count any more.
-        None: not known.
+        None: not known. `patience_s`, `buffer_bytes`: for so long, and with so many bytes of rows that wait, the disk
+        may refuse.
 
         Raises FileExistsError when it is there already: what a dead process wrote is never appended to.
         """
@@ -54,18 +73,24 @@ class RunLog:
             raise FileExistsError(f"{path} exists; every attempt writes a file of its own")
         path.parent.mkdir(parents=True, exist_ok=True)
         aside = path.with_name(f".{path.name}.tmp")
-        _create(aside, config_json, provenance, attempt, first_update)
+        create_file(aside, config_json, provenance, attempt, first_update)
         aside.rename(path)
         self.path = path
-        self._file = _open_writer(path)
+        self._file = open_for_writing(path)
         self._flush_interval_s = flush_interval_s
         self._last_flush = time.perf_counter()
+        self._patience_s, self._buffer_bytes = patience_s, buffer_bytes
+        self._failing_since: float | None = None
+        self.tell: Callable[[str, str], None] = lambda kind, text: _log.warning("%s", text)
+        """Called with the kind of event and a sentence when the disk begins to refuse, and when it is well again."""
         self._pending: dict[str, list[Rows]] = {name: [] for name in TABLES}
-        self._committed = np.zeros(len(TABLES), np.int64)
+        self._pending_bytes = 0
+        self._committed = dict.fromkeys(TABLES, 0)
+        self._hashes = dict.fromkeys(TABLES, "")
 
     def append(self, table: str, rows: Rows) -> None:
         """Buffer rows of `TABLES[table].dtype`. Raises ValueError for another table or type."""
-        if table not in TABLES:
+        if table not in TABLES or table == "hashes":
             raise ValueError(f"no table {table!r}; the tables are {', '.join(TABLES)}")
         if rows.dtype != TABLES[table].dtype:
             raise ValueError(
@@ -74,43 +99,85 @@ class RunLog:
             )
         if rows.size:
             self._pending[table].append(np.array(rows).reshape(-1))
+            self._pending_bytes += rows.nbytes
 
     def maybe_flush(self) -> bool:
-        """Flush when the interval has passed. Returns whether it did."""
-        if time.perf_counter() - self._last_flush < self._flush_interval_s:
-            return False
-        self.flush()
-        return True
+        """Flush when the interval has passed, or half of what may wait does. Returns whether everything is written.
 
-    def flush(self) -> None:
-        """Bring every buffered row into the file.
+        Raises as `flush`.
+        """
+        passed_s = time.perf_counter() - self._last_flush
+        if self._failing_since is None:
+            due = passed_s >= self._flush_interval_s or self._pending_bytes > self._buffer_bytes // 2
+        else:
+            due = (
+                passed_s >= max(self._flush_interval_s, _RETRY_S) or self._pending_bytes > self._buffer_bytes
+            )
+        return due and self.flush()
 
-        On an OSError nothing is lost: the rows stay buffered, and the next flush writes them again.
+    def flush(self) -> bool:
+        """Bring every buffered row into the file. Returns whether they are there: False while the disk refuses.
+
+        Raises ResultsLost when that has been so for `patience_s`, or when more than `buffer_bytes` wait.
         """
         self._last_flush = time.perf_counter()
-        if not any(self._pending.values()):
-            return
-        committed = self._committed.copy()
-        for index, (name, parts) in enumerate(self._pending.items()):
+        if not self._pending_bytes:
+            return True
+        try:
+            if not self._file:
+                self._file = make_anew(self.path)
+            self._write()
+        except WRITE_ERRORS as error:
+            if self._file:
+                abandon(self._file)
+            self._bear(error)
+            return False
+        if self._failing_since is not None:
+            took_s, self._failing_since = time.perf_counter() - self._failing_since, None
+            self.tell("disk_well", f"{self.path} is written again, after {took_s:.1f} s; no row was lost")
+            return self.flush()
+        return True
+
+    def _write(self) -> None:
+        counts, hashes = self._committed.copy(), self._hashes.copy()
+        made = []
+        for name, parts in self._pending.items():
             if parts:
                 rows = np.concatenate(parts)
-                dataset = self._file[name]
-                end = int(committed[index]) + len(rows)
-                dataset.resize((end,))
-                dataset[int(committed[index]) :] = rows
-                dataset.flush()
-                committed[index] = end
-        self._file[_COMMITTED][:] = committed
-        self._file[_COMMITTED].flush()
-        self._committed = committed
+                counts[name] = write_rows(self._file[name], counts[name], rows)
+                hashes[name] = next_hash(hashes[name], rows)
+                made.append(TABLES["hashes"].row(table=name, rows=counts[name], sha256=hashes[name]))
+        counts["hashes"] = write_rows(self._file["hashes"], counts["hashes"], np.concatenate(made))
+        commit(self._file, np.array(list(counts.values())))
+        self._committed, self._hashes = counts, hashes
         for parts in self._pending.values():
             parts.clear()
+        self._pending_bytes = 0
+
+    def _bear(self, error: Exception) -> None:
+        """The disk has refused: tell of it the first time, raise ResultsLost at the end of all patience."""
+        reason = _reason(error)
+        begins = self._failing_since is None
+        since = self._failing_since = self._failing_since or self._last_flush
+        lasted_s = time.perf_counter() - since
+        if lasted_s >= self._patience_s or self._pending_bytes > self._buffer_bytes:
+            raise ResultsLost(
+                f"{self.path} could not be written for {lasted_s:.1f} s (storage.patience_s={self._patience_s:g}), "
+                f"and {self._pending_bytes:,} bytes of rows wait (storage.buffer_bytes={self._buffer_bytes}). What "
+                f"was written before is whole; see to the disk, then resume the run. {reason}"
+            ) from error
+        if begins:
+            self.tell(
+                "disk_refuses",
+                f"{self.path} cannot be written; rows wait in memory, and the run goes on for up to "
+                f"{self._patience_s:g} s (storage.patience_s). {reason}",
+            )
 
     def close(self) -> None:
-        """Flush and close. Calling it again does nothing."""
-        if self._file:
-            self.flush()
-            self._file.close()
+        """Flush and close; waits while the disk refuses, until patience ends. Calling it again does nothing."""
+        while not self.flush():
+            time.sleep(min(_RETRY_S, self._patience_s / 10))
+        self._file.close()
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +191,7 @@ class RunLog:
 def read_table(run: Path, name: str) -> Rows:
     """Read one table, joined over the attempts in order, with a last column `attempt` (i4).
 
-    `run` is a run directory, or the result file of one attempt by itself. Works on a run that is being
+    `run` is a run directory, the result file of one attempt by itself, or a merged file. Works on a run that is being
     written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with
     a warning. Where an attempt went on from a checkpoint, what earlier ones did after that was lost with them: their
     rows of later updates (episodes: parameter versions) are left out.
@@ -136,19 +203,14 @@ def read_table(run: Path, name: str) -> Rows:
     table = TABLES[name]
     columns = [column.name for column in table.columns]
     counter = next((column for column in ("update", "parameter_version") if column in columns), None)
-    parts = [np.zeros(0, _with_attempt(table))]
+    parts = [np.zeros(0, with_attempt(table))]
     for path in attempt_files(run):
         try:
-            with _open_reader(path) as file:
-                rows, attempt = _committed_rows(file, table), int(file.attrs["attempt"])
-                first_update = file.attrs.get("first_update")
+            with open_reader(path) as file:
+                part, first_update = read_rows(file, table), file.attrs.get("first_update")
         except (OSError, KeyError) as error:  # KeyError: HDF5, but no result file
             _log.warning("%s cannot be read and is left out: %s", path, error)
             continue
-        part = np.zeros(len(rows), _with_attempt(table))
-        for column in table.columns:
-            part[column.name] = rows[column.name]
-        part["attempt"] = attempt
         if first_update is not None and counter is not None:
             parts = [earlier[earlier[counter] <= first_update] for earlier in parts]
         parts.append(part)
@@ -174,11 +236,13 @@ def read_heads(run: Path) -> list[AttemptHead]:
     heads = []
     for path in attempt_files(run):
         try:
-            with _open_reader(path) as file:
-                config = json.loads(file["config"][()].decode())
-                origin = json.loads(file["provenance"][()].decode())
-                first = int(file.attrs.get("first_update", 0))
-                heads.append(AttemptHead(path, int(file.attrs["attempt"]), first, config, origin))
+            with open_reader(path) as file:
+                # a merged file has many
+                for one in file["attempts"].values() if "attempts" in file else [file]:
+                    config = json.loads(one["config"][()].decode())
+                    origin = json.loads(one["provenance"][()].decode())
+                    first = int(one.attrs.get("first_update", 0))
+                    heads.append(AttemptHead(path, int(one.attrs["attempt"]), first, config, origin))
         except (OSError, KeyError, ValueError) as error:
             raise OSError(f"{path} cannot be read as a result file: {error}") from error
     return heads
@@ -209,70 +273,14 @@ def link_attempts(run_dir: Path) -> None:
     aside.replace(run_dir / "run.h5")
 
 
-def _create(
-    path: Path, config_json: str, provenance: Mapping[str, Any], attempt: int, first_update: int | None
-) -> None:
-    # Made aside and renamed: under its final name the file is readable from its first moment.
-    with h5py.File(path, "w", libver="latest", locking=False) as file:
-        file.attrs["schema_version"] = SCHEMA_VERSION
-        file.attrs["attempt"] = attempt
-        if first_update is not None:
-            file.attrs["first_update"] = first_update
-        file.create_dataset("config", data=np.bytes_(config_json.encode() or b"{}"))
-        file.create_dataset("provenance", data=np.bytes_(json.dumps(provenance).encode()))
-        for table in TABLES.values():
-            chunk = max(16, _CHUNK_BYTES // table.dtype.itemsize)
-            dataset = file.create_dataset(
-                table.name, (0,), table.dtype, maxshape=(None,), chunks=(chunk,), fillvalue=None
-            )
-            dataset.attrs["meaning"] = table.meaning
-            for column in table.columns:
-                for key in ("unit", "merge", "meaning"):
-                    dataset.attrs[f"{column.name}.{key}"] = getattr(column, key)
-        committed = file.create_dataset(_COMMITTED, data=np.zeros(len(TABLES), np.int64))
-        committed.attrs["tables"] = list(TABLES)
+def linked_attempts(run_dir: Path) -> dict[str, str]:
+    """Name and file of each link in `run.h5`. Raises OSError or KeyError where it is damaged."""
+    with h5py.File(run_dir / "run.h5", "r", locking=False) as file:
+        links = {name: file["attempts"].get(name, getlink=True) for name in file["attempts"]}
+        return {name: getattr(link, "filename", "") for name, link in links.items()}
 
 
-def _open_writer(path: Path) -> h5py.File:
-    # Opened for write and for live readers in one step: a kill between two steps would leave a file that
-    # readers refuse. The library's own lock is off: the run directory has one, and this one fails on some
-    # shared file systems.
-    access = h5py.h5p.create(h5py.h5p.FILE_ACCESS)
-    access.set_libver_bounds(h5py.h5f.LIBVER_LATEST, h5py.h5f.LIBVER_LATEST)
-    access.set_file_locking(False, True)
-    return h5py.File(
-        h5py.h5f.open(os.fsencode(path), h5py.h5f.ACC_RDWR | h5py.h5f.ACC_SWMR_WRITE, fapl=access)
-    )
-
-
-@contextmanager
-def _open_reader(path: Path) -> Iterator[h5py.File]:
-    # The writer may be alive, dead or done: only a reader in SWMR mode is let in by all three.
-    file = None
-    for attempt in range(_OPEN_TRIES):
-        try:
-            file = h5py.File(path, "r", swmr=True, locking=False)
-            break
-        except OSError:
-            if attempt == _OPEN_TRIES - 1:
-                file = h5py.File(path, "r", locking=False)
-            time.sleep(0.02)  # met the writer in the middle of a change
-    if file is None:
-        raise OSError(f"{path} cannot be opened")
-    with file:
-        yield file
-
-
-def _committed_rows(file: h5py.File, table: Table) -> Rows:
-    # The number first: every row it counts is in the file by then.
-    names = [str(name) for name in file[_COMMITTED].attrs["tables"]]
-    if table.name not in names:
-        return table.empty()
-    count = int(file[_COMMITTED][names.index(table.name)])
-    stored = file[table.name][:count]
-    known = {column.name for column in table.columns}
-    return table.rows(count, **{name: stored[name] for name in stored.dtype.names if name in known})
-
-
-def _with_attempt(table: Table) -> np.dtype[np.void]:
-    return np.dtype([*((column.name, column.dtype) for column in table.columns), ("attempt", "i4")])
+def _reason(error: Exception) -> str:
+    """What the system said, out of what HDF5 makes of it."""
+    said = re.search(r"error message = '([^']*)'", str(error))
+    return said[1] if said else " ".join(str(error).split())

@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hpcrl.storage.columns import Column, Rows, Table
+from hpcrl.storage.more_tables import HASHES, METRICS
 from hpcrl.storage.replay_table import REPLAY
 
-__all__ = ["SCHEMA_VERSION", "TABLES", "Column", "Rows", "Table"]
+__all__ = ["SCHEMA_VERSION", "TABLES", "UPGRADES", "Column", "Rows", "Table"]
 
 SCHEMA_VERSION = 1
-"""Raised when a column changes its meaning or goes away; adding columns keeps it."""
+"""Files of every version up to this one can be read, newer ones are refused. So that this stays true:
+
+* A new column or table keeps the version: of files without it rows have the column's `missing` value (a bool must
+  declare one), and no rows. A column may get a wider type.
+* A column that changes its unit or meaning, or goes away, raises the version by one, with a step in UPGRADES.
+"""
+
+UPGRADES: dict[int, Callable[[str, Rows], Rows]] = {}
+"""Version -> what makes rows of a table (name, rows as stored) of that version rows of the next one."""
 
 _UPDATE = Column("update", "i8", "update", "same", "number of the update, 1 for the first")
 _ENV_STEPS = Column(
@@ -245,7 +256,6 @@ EVENTS = Table(
     ),
     "Faults, drops, starts and ends.",
 )
-
 TABLES: dict[str, Table] = {
     table.name: table
     for table in (
@@ -260,6 +270,8 @@ TABLES: dict[str, Table] = {
         LEARNERS,
         RANKS,
         EVENTS,
+        METRICS,
+        HASHES,
     )
 }
 """Every table of a result file, by name."""

@@ -1,7 +1,8 @@
 import numpy as np
 
 from hpcrl.comm.stream import Tag
-from hpcrl.roles.records import Marks, RecordReceiver, RecordSender
+from hpcrl.roles.records import RecordReceiver, RecordSender
+from hpcrl.roles.result_writer import Marks
 from hpcrl.storage import TABLES
 from tests.mpi.support import drain, open_test_world, poll_until
 
@@ -219,7 +220,7 @@ def test_a_mark_comes_after_every_row_before_it(comm):
         collected, marked, done = Collected(), [], []
         others = [rank for rank in range(comm.size) if rank != world.plan.writer]
         if world.rank == world.plan.writer:
-            marks = Marks(others, flush=lambda: done.append("flush"), tell=done.append)
+            marks = Marks(others, flush=lambda: not done.append("flush"), tell=done.append)
 
             def take(rank, number):
                 rows = collected.table("events")

@@ -12,6 +12,8 @@ import numpy as np
 import pytest
 
 from hpcrl.audit.verdict import audit
+from hpcrl.audit.verify import verify_run
+from hpcrl.storage.merge import merge
 from hpcrl.storage.raw_rows import row_checksums
 from hpcrl.storage.runlog import read_heads, read_table
 from hpcrl.storage.summary import describe
@@ -237,6 +239,74 @@ def test_a_doctored_file_is_seen(original, tmp_path, change):
     found = audit(copy)
     assert not found.proved
     assert any(re.search(DOCTORED[change], line) for line in found.violations), found.violations
+    seen = verify_run(copy).violations
+    assert set(found.violations) <= set(seen)
+    assert any(re.match(r"00[12]\.h5: (table|head)", line) for line in seen) != change.__name__.endswith(
+        ("beside_it", "attempt_removed")
+    ), seen
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def damaged_checkpoint(run_dir):
+    flip(next(iter(sorted((run_dir / "checkpoints").glob("0*/learner-1.h5")))))
+
+
+def other_env_steps(run_dir):
+    path = sorted((run_dir / "checkpoints").glob("0*/manifest.json"))[-1]
+    manifest = json.loads(path.read_text())
+    manifest["meta"]["env_steps"] += 1
+    path.write_text(json.dumps(manifest))
+
+
+def other_provenance(run_dir):
+    (run_dir / "provenance.json").write_text("{}")
+
+
+def attempt_missing(run_dir):
+    (run_dir / "attempts/002.h5").rename(run_dir / "attempts/003.h5")
+
+
+def link_missing(run_dir):
+    shutil.copy(run_dir / "attempts/002.h5", run_dir / "run.h5")
+
+
+def finished_too_early(run_dir):
+    Doctor(run_dir).change(2, "events", lambda rows: rows[rows["kind"] != b"finished"])
+
+
+BESIDE = {
+    damaged_checkpoint: r"checkpoint 0+\d+: .*learner-1.h5 does not match the hash",
+    other_env_steps: r"checkpoint 0+\d+: \d+ env_steps; its update has \d+ in `updates`",
+    other_provenance: "provenance.json: not what 002.h5 holds",
+    attempt_missing: "003.h5: is attempt 2; attempt 2 is to be here",
+    link_missing: "run.h5: cannot be read|run.h5: links to",
+    finished_too_early: "status.json: finished, but 002.h5 does not say so",
+}
+
+
+@pytest.mark.parametrize("change", BESIDE, ids=lambda change: change.__name__)
+def test_what_does_not_agree_is_seen(original, tmp_path, change):
+    copy = tmp_path / "run"
+    shutil.copytree(original, copy, symlinks=True)
+    found = verify_run(copy)
+    assert found.sound and (found.status, found.files, found.notes) == ("finished", 2, ()), found.violations
+    assert found.checkpoints >= 1
+    change(copy)
+    found = verify_run(copy)
+    assert any(re.search(BESIDE[change], line) for line in found.violations), found.violations
+
+
+def test_a_merged_run_is_audited_and_verified_alike(original, tmp_path):
+    merge(original, tmp_path / "all.h5")
+    found = audit(tmp_path / "all.h5")
+    assert (found.proved, found.updates) == (True, audit(original).updates), found.violations
+    assert verify_run(tmp_path / "all.h5").sound
+    assert describe(original)["updates"] == read_table(tmp_path / "all.h5", "updates")["update"].max()
 
 
 def test_what_a_kill_leaves_incomplete_is_said_and_the_rest_proved(original, tmp_path):
@@ -289,9 +359,9 @@ def test_the_command_needs_neither_mpi_nor_torch(original, tmp_path):
         "main(sys.argv[1:])\n"
     )
 
-    def command(*arguments):
+    def command(*arguments, name="audit"):
         return subprocess.run(
-            [sys.executable, "-c", code, "audit", *map(str, arguments)],
+            [sys.executable, "-c", code, name, *map(str, arguments)],
             capture_output=True,
             text=True,
             check=False,
@@ -304,7 +374,14 @@ def test_the_command_needs_neither_mpi_nor_torch(original, tmp_path):
     nothing = command(tmp_path)
     assert nothing.returncode == 2 and "holds no result file" in nothing.stderr
     copy = tmp_path / "run"
-    shutil.copytree(original, copy)
+    shutil.copytree(original, copy, symlinks=True)
+    verified = command(copy, name="verify")
+    assert verified.returncode == 0 and "as written" in verified.stdout, verified.stdout + verified.stderr
+    merged = command(copy, tmp_path / "all.h5", name="merge")
+    assert merged.returncode == 0 and "all.h5: " in merged.stdout, merged.stderr
+    assert "nothing to do" in command(copy, name="salvage").stdout
     summary_changed(Doctor(copy))
+    altered = command(copy, name="verify")
+    assert altered.returncode == 1 and "001.h5: table updates: rows" in altered.stdout
     violated = command(copy)
     assert violated.returncode == 1 and "NOT PROVED" in violated.stdout and "update 5: lag" in violated.stdout

@@ -2,13 +2,17 @@
 
 import math
 import os
+import random
 import signal
+import time
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from hpcrl.audit.verdict import audit
-from hpcrl.storage import checkpoint
+from hpcrl.audit.verify import verify_run
+from hpcrl.storage import attempt_files, checkpoint, read_table
+from hpcrl.storage.salvage import salvage
 from tests.system.support import TOY, lags, run, start
 
 CHAIN = TOY | {
@@ -138,6 +142,29 @@ def test_a_kill_at_any_step_of_saving_on_any_rank_leaves_a_set(tmp_path, rank, s
     assert saved.update >= 8 and set(saved.parts) == {"actor-0", "learner-0", "replay-0"}
     if (rank, step) in CONTINUED:
         assert resume(tmp_path).weights() == whole
+
+
+@pytest.mark.learning
+def test_six_kills_in_a_row(tmp_path, whole):
+    """Of every process at once, at random times; what each attempt leaves can be read, and the run ends as ever."""
+    delay, how = random.Random(6), {"recipe": CHAIN}
+    settings = (*DETERMINISTIC, SLOW, "checkpoint.every_updates=3", "storage.flush_interval_s=0.05", RUN_DIR)
+    for attempt in range(1, 7):
+        with start(tmp_path, *settings, **how) as running:
+            running.until(lambda attempt=attempt: len(attempt_files(tmp_path / "runs/it")) == attempt)
+            running.until(lambda: len(read_table(attempt_files(tmp_path / "runs/it")[-1], "updates")) > 3)
+            time.sleep(delay.uniform(0, 0.5))
+            running.kill_everything()
+        found = verify_run(tmp_path / "runs/it")
+        assert found.sound and found.files == attempt, found.violations
+        settings, how = (), {"recipe": "runs/it", "resume": "must"}
+    assert len(salvage(tmp_path / "runs/it")[0]) == 6
+    ended = resume(tmp_path)
+    assert ended.weights() == whole
+    found = verify_run(ended.run_dir)
+    assert found.sound and found.files == 7, found.violations
+    updates = ended.table("updates")["update"].tolist()
+    assert updates == list(range(1, len(updates) + 1))
 
 
 def test_two_actors_become_three_with_two_of_the_others(tmp_path):

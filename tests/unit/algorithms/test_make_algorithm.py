@@ -52,7 +52,7 @@ def test_make_algorithm_refuses_what_is_none() -> None:
     assert set(algorithms.BUILTIN) == BUILTIN | OFF_POLICY
 
 
-@pytest.mark.parametrize("name", OFF_POLICY)
+@pytest.mark.parametrize("name", sorted(OFF_POLICY))
 def test_make_an_algorithm_that_learns_from_replay(name: str) -> None:
     setup = SETUPS[name]
     sections = {"algorithm": setup.config, "model": setup.model, "replay": {"sampling": "prioritized"}}

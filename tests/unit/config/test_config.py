@@ -208,7 +208,9 @@ SECTIONS = [
     BudgetConfig(env_steps=2**40),
     EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
-    StorageConfig(runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25),
+    StorageConfig(
+        runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25, patience_s=12, buffer_bytes=1 << 20
+    ),
     CommConfig(
         slots=4,
         chunk_bytes=1024,

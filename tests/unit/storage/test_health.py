@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hpcrl.roles.records import ResultWriter
+from hpcrl.roles.result_writer import ResultWriter
 from hpcrl.storage import TABLES, RunLog
 from hpcrl.storage.health import FEWEST_EPISODES, ActorWatch, last_returns, noise_scale, odd_actors
 

@@ -185,9 +185,9 @@ def test_a_run_on_another_host_is_waited_for_and_refused_if_its_file_grows(tmp_p
         if grows:
             os.utime(result)
         else:
-            monkeypatch.setattr("hpcrl.storage.rundir._LIVE_S", 0.0)  # the minute has passed
+            monkeypatch.setattr("hpcrl.storage.ownership._LIVE_S", 0.0)  # the minute has passed
 
-    monkeypatch.setattr("hpcrl.storage.rundir.time.sleep", sleep)
+    monkeypatch.setattr("hpcrl.storage.ownership.time.sleep", sleep)
     os.utime(result, (time := datetime.now(UTC).timestamp() - 5, time))
     if grows:
         with pytest.raises(ConfigError, match=r"is being written by process \d+ on host far-away"):

@@ -1,4 +1,5 @@
 import json
+import os
 import random
 import subprocess
 import sys
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 
 from hpcrl.storage import TABLES, RunLog, attempt_files, link_attempts, read_table
+from hpcrl.storage.integrity import check_file
+from hpcrl.storage.salvage import salvage
 
 WRITER = Path(__file__).with_name("writer.py")
 
@@ -174,10 +177,14 @@ def test_no_files_no_rows(tmp_path):
     assert len(read_table(tmp_path, "episodes")) == 0
 
 
-def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path):
-    """Killed while the file is made and later; or, every second time, when something lies there to be lost."""
-    random_delay = random.Random(5)
-    for kill in range(20):
+@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.learning)])
+def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path, kills):
+    """Killed while the file is made and later; or, every second time, when something lies there to be lost.
+
+    Without an interval it hardly does anything but flush, and make the file longer.
+    """
+    random_delay = random.Random(kills)
+    for kill in range(kills):
         run, said = tmp_path / str(kill), tmp_path / f"{kill}.txt"
         run.mkdir()
         interval_s, word = [0.0, 0.02][kill // 2 % 2], [b"ready", b"flushed"][kill % 2]
@@ -197,6 +204,13 @@ def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path):
         lost = [when for count, when in appended if count > len(rows)]
         assert len(lost) < 2 or lost[-2] - lost[0] < max(interval_s, 1e-9)
         assert word == b"ready" or len(rows) > 0
+        for path in attempt_files(run):
+            assert list(check_file(path)) == []
+            assert [one.damaged for one in salvage(run)[0]] == [{}]
+            assert list(check_file(path)) == []
+            assert_whole(read_table(run, "updates"))
+            with h5py.File(path, "r", locking=False) as file:
+                assert len(file["updates"]) == len(rows)
 
 
 def test_live_reader_sees_whole_rows_in_growing_number_and_leaves_the_writer_alone(tmp_path):
@@ -238,3 +252,72 @@ def test_rows_that_were_lost_with_an_attempt_do_not_count(tmp_path):
     assert second["update"].tolist() == [1, 2, 3, 4]
     assert second["attempt"].tolist() == [1, 1, 1, 2]
     assert len(read_table(tmp_path, "events")) == 3
+
+
+IN_CALL = """
+import os, signal, sys, runpy
+import h5py
+calls, fatal = [], int(sys.argv[-1])
+for real in (h5py.Dataset.resize, h5py.Dataset.__setitem__, h5py.Dataset.flush):
+    def call(self, *arguments, real=real):
+        calls.append(real)
+        if len(calls) == fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return real(self, *arguments)
+    setattr(h5py.Dataset, real.__name__, call)
+sys.argv = sys.argv[1:-1]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize("call", [12, 16, 20, 21])
+def test_sigkill_in_a_flush(tmp_path, call):
+    """In the second flush: before rows are written, between two tables, before the hashes are, before the number is."""
+    command = [
+        sys.executable,
+        "-c",
+        IN_CALL,
+        WRITER,
+        tmp_path / "attempts/001.h5",
+        "0",
+        "300",
+        "9",
+        str(call),
+    ]
+    assert subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False).returncode == -9
+    assert list(check_file(tmp_path / "attempts/001.h5")) == []
+    assert len(read_table(tmp_path, "updates")) == len(read_table(tmp_path, "events")) == 300
+    ((made,), _) = salvage(tmp_path)
+    assert (made.damaged, made.uncommitted > 0) == ({}, call > 12)
+
+
+@pytest.mark.parametrize("variable", ["TRUE", "FALSE", "BEST_EFFORT"])
+def test_a_writer_and_a_reader_under_every_setting_of_the_locks_of_hdf5(tmp_path, variable):
+    code = (
+        "import sys; from pathlib import Path; from hpcrl.storage import RunLog, TABLES, read_table\n"
+        "path = Path(sys.argv[1])\n"
+        "log = RunLog(path, config_json='{}', provenance={}, attempt=1)\n"
+        "log.append('events', TABLES['events'].row(kind='x')); log.flush()\n"
+        "import subprocess\n"
+        "read = 'import sys; from pathlib import Path; from hpcrl.storage import read_table; '"
+        "'print(len(read_table(Path(sys.argv[1]), \"events\")))'\n"
+        "subprocess.run([sys.executable, '-c', read, str(path)], check=True); log.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "1.h5")],
+        env={**os.environ, "HDF5_USE_FILE_LOCKING": variable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, "1\n"), done.stderr
+
+
+def test_a_file_system_without_locks_is_explained(tmp_path, monkeypatch):
+    def refuse(path):
+        raise OSError("[Errno 38] Unable to synchronously open file (unable to lock file, errno = 38)")
+
+    monkeypatch.setattr("hpcrl.storage.writing.open_writer", refuse)
+    monkeypatch.setenv("HDF5_USE_FILE_LOCKING", "TRUE")
+    with pytest.raises(OSError, match=r"HDF5_USE_FILE_LOCKING=TRUE asks for them.*hdf5_locking = false"):
+        make_log(tmp_path)
