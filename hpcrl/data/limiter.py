@@ -55,9 +55,12 @@ class Limiter:
         """Samples that the inserts so far allow, less those drawn; below 0 the learners are ahead."""
         return self._balance(0)
 
-    def may_insert(self, under_way: int) -> bool:
-        """Whether so many env_steps may be under way: granted and not inserted yet, the next grant's among them."""
-        return self._balance(under_way) <= self._most
+    def may_insert(self, under_way: int, given_back: int = 0) -> bool:
+        """Whether so many env_steps may be under way: granted and not inserted yet, the next grant's among them.
+
+        given_back: of the entries drawn those that will not count as drawn if the run is stopped now.
+        """
+        return self._balance(under_way) + given_back <= self._most
 
     def may_sample(self, count: int) -> bool:
         """Whether `count` entries may be drawn now."""

@@ -155,7 +155,8 @@ class MemoryShard(Shard):
     @property
     def _may_insert(self) -> bool:
         """One trajectory more; where there is nothing to draw yet, nothing else could help."""
-        return not self.memory.entries or self.limiter.may_insert(self._most * (len(self._under_way) + 1))
+        under_way, given_back = self._most * (len(self._under_way) + 1), self._count * len(self._owed)
+        return not self.memory.entries or self.limiter.may_insert(under_way, given_back)
 
     @property
     def _may_sample(self) -> bool:

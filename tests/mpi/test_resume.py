@@ -49,7 +49,7 @@ DROPPED = [
     ("normalized", "envs", "discounted_return"),
     ("recurrent", "envs", "policy_state"),
     *[("replayed", "memory", name) for name in ("leaves", "random", "rows/reward", "inserted")],
-    ("replayed", "limiter", "balance"),
+    ("replayed", "limiter", "sampled"),
 ]
 """Settings, component and, where only one of its values is left out, that value's name."""
 OF_THIS_SIZE = DROPPED[MPI.COMM_WORLD.size // 2 :: 3]
