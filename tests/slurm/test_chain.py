@@ -63,7 +63,7 @@ def test_three_attempts(cluster, tmp_path):
 
 def test_a_chain_goes_on_after_kills(cluster, tmp_path):
     """Without a chance to save: the job fails, and the next one goes on from the newest checkpoint."""
-    recipe = cut_recipe(tmp_path, CUT_WORKERS | {"budget": {"env_steps": 3000}})
+    recipe = cut_recipe(tmp_path, CUT_WORKERS)
     first = submit(cluster, tmp_path, "checkpoint.every_updates=5", recipe=recipe, options=["--chain", "3"])
     jobs = [first, *later_jobs(first, 3)]
     for attempt, job in enumerate(jobs[:2], 1):
