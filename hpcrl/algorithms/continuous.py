@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -176,8 +177,8 @@ class ContinuousAlgorithm(OffPolicyAlgorithm):
             outputs = self.host(self.network.policy.act(self.here(obs)))
         return self.choose(outputs, rng, greedy=greedy)
 
+    @abstractmethod
     def choose(
         self, outputs: npt.NDArray[np.float32], rng: np.random.Generator, *, greedy: bool
     ) -> npt.NDArray[np.float32]:
         """Actions [B, size] of the policy's outputs [B, num_outputs]."""
-        raise NotImplementedError

@@ -130,3 +130,13 @@ def test_what_was_drawn_is_divided_among_other_shards():
     assert abs(sum(shard.sampled for shard in shards) - sum(part["sampled"][0] for part in parts)) <= 3
     balance = sum(float(part["balance"][0]) for part in parts)
     assert sum(shard.balance for shard in shards) == pytest.approx(balance)
+
+
+def test_what_may_be_given_back_is_reckoned_with_before_an_insert():
+    """A stop gives back what was drawn and not trained on: the balance may not leave the tolerance by that."""
+    limiter = Limiter(samples_per_insert=1.0, min_size=1, tolerance=1.0, batch=10, inserted_at_once=10)
+    limiter.insert(21)
+    limiter.sample(20)
+    assert limiter.balance == 0
+    assert limiter.may_insert(10) and limiter.may_insert(5, given_back=5)
+    assert not limiter.may_insert(5, given_back=6) and not limiter.may_insert(10, given_back=1)

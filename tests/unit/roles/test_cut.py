@@ -8,6 +8,7 @@ import pytest
 from hpcrl.comm.control import Control
 from hpcrl.config import RunConfig
 from hpcrl.roles.cut import Cuts
+from hpcrl.storage import checkpoint
 from tests.system.support import TOY
 
 FUTILE = ("SIGUSR1 on rank 3", 100, 7, 7)
@@ -59,3 +60,23 @@ def test_an_attempt_that_worked_for_longer_than_its_start_took_is_not_futile():
     assert cuts.futility(7)
     cuts.stop_before(now + 100, now - 90.0)
     assert not cuts.futility(7)
+
+
+def test_a_set_is_not_complete_before_the_rows_of_its_updates_are_in_the_result_file(monkeypatch):
+    """Rows of an earlier set, or of the one that this one took the place of, do not do."""
+    cuts = resumed("", None)
+    cuts._control.rows_on_disk, cuts._control.score = -1, None
+    cuts._control._asking, cuts._control.take_parts = None, lambda: []
+    cuts._world.attempt = 1
+    completed = []
+    monkeypatch.setattr(
+        checkpoint, "complete", lambda folder, update, hashes, **how: completed.append(update)
+    )
+    cuts.begin(7, 100)
+    cuts._control.send_rows(2 * 6)
+    assert cuts.poll() is None and cuts.missing() == "the rows in the result file"
+    cuts.begin(7, 100, final=True)
+    cuts._control.send_rows(2 * 7)
+    assert cuts.poll() is None
+    cuts._control.send_rows(2 * 7 + 1)
+    assert cuts.poll() is not None and completed == [7]
