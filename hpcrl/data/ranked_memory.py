@@ -12,13 +12,13 @@ from hpcrl.config import ReplayConfig
 from hpcrl.data.generators import generator_rows, load_generator_rows
 from hpcrl.data.priorities import PriorityTable
 from hpcrl.data.replay_beginnings import Beginnings
+from hpcrl.data.replay_books import ReplayBooks
 from hpcrl.data.replay_layout import ReplayLayout, waiting_layout, whole_transitions
 from hpcrl.data.replay_memory import Sample
 from hpcrl.data.replay_returns import Returns, gather_transitions
 from hpcrl.data.replay_rings import Rings
 from hpcrl.data.replay_state import load_counts, load_rings, rings_state, saved_powers, table_state
 from hpcrl.data.replay_storage import allocate
-from hpcrl.data.sum_tree import SumTree
 from hpcrl.data.trajectory import Trajectory
 
 Array = npt.NDArray[Any]
@@ -27,7 +27,7 @@ Slots = npt.NDArray[np.int64]
 _KEPT = "kept/"
 
 
-class RankedMemory:
+class RankedMemory(ReplayBooks):
     """n-step transitions in a table; new ones replace those of the lowest priority (replay.eviction=lowest_priority).
 
     As ReplayMemory from outside. What stays is scattered, so each transition is stored whole, with both of its
@@ -63,34 +63,9 @@ class RankedMemory:
         return self.table.entries
 
     @property
-    def entries(self) -> int:
-        """As ReplayMemory.entries."""
-        return self.table.entries
-
-    @property
-    def inserted(self) -> int:
-        """As ReplayMemory.inserted."""
-        return int(self.rings.inserted.sum())
-
-    @property
     def nbytes(self) -> int:
         """Bytes of everything allocated."""
         return sum(array.nbytes for array in self.kept.values()) + self.tree.nbytes + self.rings.nbytes
-
-    @property
-    def tree(self) -> SumTree:
-        """As ReplayMemory.tree."""
-        return self.table.tree
-
-    @property
-    def stale_updates(self) -> int:
-        """As ReplayMemory.stale_updates."""
-        return self.table.stale
-
-    @property
-    def refused_priorities(self) -> int:
-        """As ReplayMemory.refused_priorities."""
-        return self.table.priorities.refused
 
     def insert(self, trajectory: Trajectory) -> None:
         """As ReplayMemory.insert."""

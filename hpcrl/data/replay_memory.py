@@ -13,11 +13,11 @@ from hpcrl.config import ReplayConfig
 from hpcrl.data.generators import generator_rows, load_generator_rows
 from hpcrl.data.priorities import PriorityTable
 from hpcrl.data.replay_beginnings import Beginnings
+from hpcrl.data.replay_books import ReplayBooks
 from hpcrl.data.replay_layout import ReplayLayout, predicted_bytes, stored_fields
 from hpcrl.data.replay_returns import Returns, gather_transitions
 from hpcrl.data.replay_rings import TERMINATED, TRUNCATED, VALID, Block, Rings
 from hpcrl.data.replay_state import load_counts, load_rings, rings_state, saved_powers, table_state
-from hpcrl.data.sum_tree import SumTree
 from hpcrl.data.trajectory import Trajectory
 
 __all__ = ["ReplayLayout", "ReplayMemory", "Sample", "predicted_bytes"]
@@ -38,7 +38,7 @@ class Sample:
     """[count]: (share * P)^-beta with P the probability within this shard; not divided by the largest."""
 
 
-class ReplayMemory:
+class ReplayMemory(ReplayBooks):
     """A ring of env_steps for each environment, with n-step transitions or sequences drawn from it.
 
     Each observation is stored once, and of a stack of frames (config.frame_stack) only the newest frame. An entry is
@@ -79,34 +79,9 @@ class ReplayMemory:
         """Valid env_steps held now."""
 
     @property
-    def inserted(self) -> int:
-        """Valid env_steps ever inserted, those of earlier attempts too."""
-        return int(self.rings.inserted.sum())
-
-    @property
     def nbytes(self) -> int:
         """Bytes of everything allocated."""
         return self.rings.nbytes + self.tree.nbytes
-
-    @property
-    def tree(self) -> SumTree:
-        """The priorities of all slots; 0 where no entry begins."""
-        return self.table.tree
-
-    @property
-    def entries(self) -> int:
-        """Transitions or sequences that can be drawn now; `sample` needs at least one."""
-        return self.table.entries
-
-    @property
-    def stale_updates(self) -> int:
-        """Priorities that came for entries replaced meanwhile, and were left out."""
-        return self.table.stale
-
-    @property
-    def refused_priorities(self) -> int:
-        """Priorities that were negative or not finite, and were left out."""
-        return self.table.priorities.refused
 
     def insert(self, trajectory: Trajectory) -> None:
         """Copy the used columns of a trajectory into the rings; what is oldest there makes room.
