@@ -18,6 +18,8 @@ from hpcrl.comm.wait import Waiter
 all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The name changed in torch 2.13."""
 
+_START_S = 600.0
+"""For connecting, which the others may be late for; however short the limit of a sum is."""
 _EAGER_S = 0.01
 """Most sums are over by then; sleeping in between would cost more than they take."""
 
@@ -41,7 +43,7 @@ class ProcessGroups:
     ) -> None:
         """Collective over the learners; blocking, at start-up only.
 
-        nccl where every learner has a GPU of its own, else gloo. `timeout_s`: of anything that is waited for.
+        nccl where every learner has a GPU of its own, else gloo. `timeout_s`: of a sum that is waited for.
         Raises RuntimeError where torch.distributed has been initialized by somebody else.
         """
         if dist.is_initialized():
@@ -51,8 +53,8 @@ class ProcessGroups:
         self._timeout_s = timeout_s
         self.backend = "nccl" if _each_has_its_own(comms, device) else "gloo"
         self.device = device if self.backend == "nccl" else torch.device("cpu")
-        self._store = _open_store(comms, timeout_s)
-        group, limit = comms.group, timedelta(seconds=timeout_s)
+        group, limit = comms.group, timedelta(seconds=max(timeout_s, _START_S))
+        self._store = _open_store(comms, limit)
         dist.init_process_group(
             self.backend, store=self._store, rank=group.rank, world_size=group.size, timeout=limit
         )
@@ -111,11 +113,10 @@ def _each_has_its_own(comms: LearnerComms, device: torch.device) -> bool:
     return bool(comms.group.allreduce(int(fit), MPI.MIN))
 
 
-def _open_store(comms: LearnerComms, timeout_s: float) -> TCPStore:
+def _open_store(comms: LearnerComms, limit: timedelta) -> TCPStore:
     """Where the groups meet: on learner 0, at a port that is free. Collective over the learners."""
     group = comms.group
     hosts = group.allgather(MPI.Get_processor_name())
-    limit = timedelta(seconds=timeout_s)
     host = "localhost" if set(hosts) == {hosts[0]} else group.bcast(socket.gethostname())
     if group.rank == 0:
         store = TCPStore(host, 0, is_master=True, timeout=limit, wait_for_workers=False)
