@@ -197,9 +197,9 @@ TIMERS = Table(
             "f8",
             "s",
             "each",
-            "time of the rank that was this hop's and no other's: all hops of a rank add up to its wall_s",
+            "time of the rank that was this hop's and no other's: all hops of a rank add up to its age_s",
         ),
-        Column("wall_s", "f8", "s", "each", "age of the rank's process"),
+        Column("age_s", "f8", "s", "each", "age of the rank's process"),
     ),
     "Cumulative time per rank and hop; a later row of the same rank and hop replaces an earlier one.",
 )
