@@ -102,7 +102,7 @@ def traffic(runs: Sequence[str | Path]) -> pd.DataFrame:
         roles = tables["ranks"].set_index(["attempt", "world_rank"])["role"].to_dict()
         for end in ("source", "dest"):
             keys = zip(edges["attempt"], edges[end], strict=True)
-            edges[end] = [roles.get(key, "?") for key in keys]
+            edges[end] = ["all learners" if key[1] < 0 else roles.get(key, "?") for key in keys]
         grouped = edges.groupby(["attempt", "stream", "source", "dest"], as_index=False).agg(
             edges=("bytes", "size"),
             messages=("messages", "sum"),
@@ -126,10 +126,10 @@ def traffic(runs: Sequence[str | Path]) -> pd.DataFrame:
 
 def draw(table: pd.DataFrame) -> Figure:
     """A stacked bar per run, attempt and role."""
-    bars = list(table.groupby(["run", "attempt", "role"], sort=False))
     large = table.groupby("hop")["share"].max()
     small = [hop for hop in large.index[large < SMALL] if hop not in (OTHERS, REST)]
     table = table.assign(hop=table["hop"].where(~table["hop"].isin(small), f"each below {SMALL:.1%}"))
+    bars = list(table.groupby(["run", "attempt", "role"], sort=False))
     hops = [hop for hop in _ordered(table["hop"]) if hop not in (OTHERS, REST)]
     figure = new_figure(10.5, max(1.7 + 0.36 * len(bars), 0.8 + 0.19 * len(hops)))
     axis = figure.subplots()
