@@ -7,14 +7,18 @@ import json
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
-from hpcrl.bench import equal, loop, scale, solve
+from hpcrl.bench import equal, loop, scale, solve, watched
 from hpcrl.config import RunConfig
 from hpcrl.storage.runlog import read_table
+
+Beside = Callable[[Path], AbstractContextManager[Any]]
 
 
 def bench_recipe_command(config: RunConfig, options: argparse.Namespace) -> int:
@@ -35,6 +39,9 @@ def bench_recipe_command(config: RunConfig, options: argparse.Namespace) -> int:
             reference_env_steps=options.reference_env_steps,
         )
         table = solve.render(result)
+    elif options.what == "watch":
+        result = watched.bench_watched(config, rounds, options.every, run_end_to_end)
+        table = watched.render(result)
     else:
         result = scale.bench_scale(config, options.actors, rounds, run_end_to_end)
         table = scale.render(result)
@@ -45,10 +52,12 @@ def bench_recipe_command(config: RunConfig, options: argparse.Namespace) -> int:
     return 0
 
 
-def run_end_to_end(config: RunConfig) -> dict[str, Any]:
+def run_end_to_end(config: RunConfig, beside: Beside = nullcontext) -> dict[str, Any]:
     """Run a whole world, learning on, results written, and measure it from the result file.
 
     The speed is that between the first and the last update: start-up and evaluation are not in it, waiting is.
+    `beside`: made of the run directory, and entered while the run goes on.
+
     Raises RuntimeError with the end of the run's output when it does not finish.
     """
     with tempfile.TemporaryDirectory(prefix="hpcrl-bench-") as folder:
@@ -59,7 +68,8 @@ def run_end_to_end(config: RunConfig) -> dict[str, Any]:
         path = Path(folder) / "config.json"
         path.write_text(json.dumps(values))
         command = [sys.executable, "-P", "-m", "hpcrl", "run", str(path)]
-        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        with beside(run_dir):
+            ran = subprocess.run(command, capture_output=True, text=True, check=False)
         if ran.returncode != 0:
             raise RuntimeError(
                 f"the run ended with exit code {ran.returncode}:\n{(ran.stdout + ran.stderr)[-2000:]}"

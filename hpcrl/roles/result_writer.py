@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from datetime import UTC, datetime
 
 from hpcrl.roles.records import Sink, table_row
 from hpcrl.storage.health import ActorWatch
 from hpcrl.storage.runlog import RunLog
-from hpcrl.storage.schema import Rows
+from hpcrl.storage.schema import CLOCK, Rows
 
 _log = logging.getLogger(__name__)
 
@@ -65,8 +66,11 @@ class ResultWriter:
         return time.perf_counter() - self._start
 
     def start_clock(self) -> None:
-        """Training begins now."""
+        """Training begins now; an event says when that was, in UTC."""
         self._start = time.perf_counter()
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        event = table_row("events", kind=CLOCK, role="root", role_rank=0, world_rank=-1, text=now)
+        self.add("events", event)
 
     def add(self, table: str, rows: Rows) -> None:
         """Write rows; the writer's clock and trained env_steps are filled in where senders cannot know them."""
