@@ -96,7 +96,7 @@ def test_what_a_later_attempt_takes_back_is_taken_back(tmp_path):
     again, parts = follow(fresh)
     assert again
     for table in ("updates", "events"):
-        np.testing.assert_array_equal(joined(parts, table), read_table(tmp_path, table))
+        assert joined(parts, table).tobytes() == read_table(tmp_path, table).tobytes()
     assert joined(parts, "updates")["update"].tolist() == [1, 2, 3, 4, 5, 6, 7, 8, 9]
     assert joined(parts, "updates")["attempt"].tolist() == [1] * 4 + [2] * 5
 
@@ -206,7 +206,7 @@ def test_readers_that_are_killed_again_and_again_see_whole_rows(tmp_path):
     run, said = tmp_path / "run", tmp_path / "said.txt"
     process = start_writer(run, said, interval_s=0.02, rows=7, word=b"flushed")
     try:
-        assert_monotone(read_and_kill(run, 5, random.Random(7), tmp_path))
+        assert_monotone(read_and_kill(run, 4, random.Random(7), tmp_path))
         before = len(flushed(said))
         while len(flushed(said)) < before + 3:
             assert process.poll() is None, "the writer died of its readers"
