@@ -26,13 +26,12 @@ def bench_watched(
     """env_steps/s of whole runs, alone and beside `hpcrl watch`, in turn; which comes first changes every round.
 
     The reader looks every `every_s` s, is killed after a random time of up to some seconds, and another one begins. It
-    has the lowest priority: it is to take time from nobody but the file. Where the machine has more to do, its CPU time
-    says more of a run than its speed. `measure`: as `run_end_to_end`. Raises
-    ConfigError where nothing is measured.
+    has the lowest priority: it is to take time from nobody. Where the machine has other work, CPU time says more than
+    speed. `measure`: as `run_end_to_end`. Raises ConfigError where nothing is measured.
     """
     if rounds < 1 or every_s <= 0:
         raise ConfigError(f"rounds={rounds} must be at least 1, and every={every_s:g} s above 0")
-    raw = []
+    raw: list[dict[str, Any]] = []
     for index in range(rounds):
         killed: list[int] = []
         beside = partial(readers, every_s=every_s, seed=index, killed=killed)

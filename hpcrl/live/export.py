@@ -60,7 +60,7 @@ class Export:
             if self._csv is not None:
                 self._csv.take(table, rows)
             if self._sinks and table in Series.TABLES:
-                self._add([*self._series.take(table, rows), *self._series.settle()])
+                self._add(list(self._series.take(table, rows)))
         self._add(list(self._series.settle(end=end)))
         return self._follower.trouble
 

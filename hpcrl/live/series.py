@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ class Point(NamedTuple):
     """finite"""
 
 
+Maker = Callable[[Rows, int, Rows], Iterator[Point]]
+"""Points of rows of an attempt and of what is known of its updates."""
+
+
 class Series:
     """Turns rows, as `Follower` gives them, into points; what still lacks its update waits for it."""
 
@@ -41,7 +46,12 @@ class Series:
         self._zero = {attempt: when.timestamp() for attempt, when in began.items()}
         self._newest = 0
         self._updates: dict[int, list[Rows]] = {}
-        self._waiting: dict[str, list[Rows]] = {"episodes": [], "evaluation": [], "metrics": []}
+        self._makers: dict[str, tuple[str, Maker]] = {
+            "episodes": ("env_steps", self._of_episodes),
+            "evaluation": ("update", self._of_evaluation),
+            "metrics": ("update", self._of_metrics),
+        }
+        self._waiting: dict[str, list[Rows]] = {table: [] for table in self._makers}
 
     def take(self, table: str, rows: Rows) -> Iterator[Point]:
         """The points that rows of a table make, at once where they can."""
@@ -56,29 +66,36 @@ class Series:
                 yield from self._of_updates(own, int(attempt))
         else:
             self._waiting[table].append(rows)
+            yield from self._settle(table, more=True)
 
     def settle(self, *, end: bool = False) -> Iterator[Point]:
-        """Points of what has waited, as far as its updates are there; with `end`, of all that ever can be."""
-        for table, of in (
-            ("episodes", self._of_episodes),
-            ("evaluation", self._of_evaluation),
-            ("metrics", self._of_metrics),
-        ):
-            if not self._waiting[table]:
-                continue
-            rows = np.concatenate(self._waiting[table])
-            ready = np.zeros(len(rows), bool)
-            for attempt in np.unique(rows["attempt"]).tolist():
-                known, over = self._known(attempt), end or attempt < self._newest
-                own = rows["attempt"] == attempt
-                if table == "episodes":  # more of the newest update may come
-                    own &= over | (rows["env_steps"] < np.max(known["env_steps"], initial=0))
-                else:
-                    within = rows["update"] <= np.max(known["update"], initial=0)
-                    own &= within | (over and table == "evaluation")
-                ready |= own
-                yield from of(rows[own], attempt, known)
-            self._waiting[table] = [] if ready.all() else [rows[~ready]]
+        """Points of what has waited, as far as its updates are there; with `end`, of all that ever can be.
+
+        To be called when a look has brought all its rows.
+        """
+        for table in self._waiting:
+            yield from self._settle(table, end=end)
+
+    def _settle(self, table: str, *, end: bool = False, more: bool = False) -> Iterator[Point]:
+        """`more`: rows that belong to the last ones may follow at once."""
+        if not self._waiting[table]:
+            return
+        column, of = self._makers[table]
+        rows = np.concatenate(self._waiting[table])
+        ready = np.zeros(len(rows), bool)
+        for attempt in np.unique(rows["attempt"]).tolist():
+            known = self._known(attempt)
+            newest = np.max(known[column], initial=0)
+            # in the time of an update more episodes may end; of it itself nothing more comes
+            own = rows[column] < newest if table == "episodes" else rows[column] <= newest
+            if end or attempt < self._newest:
+                own |= table != "metrics"
+            if more and attempt == rows["attempt"][-1]:
+                own &= rows[column] < rows[column][-1]
+            own &= rows["attempt"] == attempt
+            ready |= own
+            yield from of(rows[own], attempt, known)
+        self._waiting[table] = [] if ready.all() else [rows[~ready]]
 
     def _known(self, attempt: int) -> Rows:
         """Update, env_steps and time_s of the attempt's updates, in one piece from now on."""
@@ -132,7 +149,7 @@ class Series:
 def _groups(rows: Rows, column: str) -> Iterator[tuple[int, Rows]]:
     """Rows that have the same value in a column, which does not fall."""
     starts = np.flatnonzero(np.diff(rows[column], prepend=rows[column][:1] - 1)).tolist()
-    for first, end in zip(starts, [*starts[1:], len(rows)], strict=True):
+    for first, end in pairwise([*starts, len(rows)]):
         yield int(rows[column][first]), rows[first:end]
 
 

@@ -53,9 +53,8 @@ def updates(first, last, **values):
 
 
 def episodes(env_steps, returns, **values):
-    return TABLES["episodes"].rows(
-        len(returns), env_steps=env_steps, episode_return=returns, episode_length=5, truncated=False, **values
-    )
+    given = {"env_steps": env_steps, "time_s": 0.5, "episode_length": 5, "truncated": False}
+    return TABLES["episodes"].rows(len(returns), episode_return=returns, **given | values)
 
 
 def clock(text=BEGAN):

@@ -119,20 +119,27 @@ def test_attempts_are_joined_without_what_was_lost(run, tmp_path):
     ) as log:
         log.append("updates", updates(5, 7))  # and no clock: as an older file
         log.append("evaluation", evaluation(4, [3.0]))
-    export_command(str(run), Wanted(tensorboard=str(tmp_path)), None)
-    assert len(list((tmp_path / "run").iterdir())) == 2
-    found = read_back(tmp_path / "run")
+    export_command(str(run), Wanted(tensorboard=str(tmp_path / "tb")), None)
+    assert len(list((tmp_path / "tb/run").iterdir())) == 2
+    found = read_back(tmp_path / "tb/run")
     points = found["updates/policy_loss"]
     assert [step for _, step, _ in points] == [10, 20, 30, 40, 50, 60, 70]
     assert points[3][0] == BEGAN_S + 2.0
     began = 1767330000.0
     assert [when - began for when, *_ in points[4:]] == [0.5, 1.0, 1.5]
     assert found["evaluation/return"] == [(began, 40, 3.0)], "before the attempt's first update"
-    export_command(str(run / "attempts/001.h5"), Wanted(tensorboard=str(tmp_path)), None)
-    assert [s for _, s, _ in read_back(tmp_path / "001")["updates/policy_loss"]] == [10, 20, 30, 40, 50, 60]
+    export_command(str(run / "attempts/001.h5"), Wanted(tensorboard=str(tmp_path / "tb")), None)
+    assert [s for _, s, _ in read_back(tmp_path / "tb/001")["updates/policy_loss"]] == [
+        10,
+        20,
+        30,
+        40,
+        50,
+        60,
+    ]
     merge(run, tmp_path / "merged.h5")
-    export_command(str(tmp_path / "merged.h5"), Wanted(tensorboard=str(tmp_path)), None)
-    assert read_back(tmp_path / "merged") == found
+    export_command(str(tmp_path / "merged.h5"), Wanted(tensorboard=str(tmp_path / "tb")), None)
+    assert read_back(tmp_path / "tb/merged") == found
 
 
 def test_a_live_run_is_followed_and_ends_as_one_that_was_exported_whole(run, tmp_path):
@@ -162,6 +169,22 @@ def test_a_live_run_is_followed_and_ends_as_one_that_was_exported_whole(run, tmp
     following.close()
     export_command(str(run), Wanted(tensorboard=str(tmp_path / "whole")), None)
     assert read_back(tmp_path / "live/run") == read_back(tmp_path / "whole/run")
+
+
+def test_pieces_of_a_long_table_are_put_together(run, tmp_path, monkeypatch):
+    """Whose borders lie within the episodes of one update, and within one evaluation."""
+    with open_log(run) as log:
+        fill(log, 1, 4)
+        log.append("episodes", episodes([10, 10, 10, 20, 20, 30], [1.0, 2.0, 6.0, 5.0, 7.0, 9.0]))
+        log.append("evaluation", evaluation(3, [1.0, 2.0, 6.0]))
+    found = []
+    for most in (2, 1000):
+        monkeypatch.setattr("hpcrl.storage.following._MOST_ROWS", most)
+        export_command(str(run), Wanted(tensorboard=str(tmp_path / str(most))), None)
+        found.append(read_back(tmp_path / f"{most}/run"))
+    assert [value for *_, value in found[0]["episodes/return"]] == [3.0, 6.0, 9.0]
+    assert found[0]["evaluation/return"] == [(BEGAN_S + 1.5, 30, 3.0)]
+    assert found[0] == found[1]
 
 
 def test_one_who_looks_already_sees_what_a_resume_takes_back(run, tmp_path):
