@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import Any
 from rich.console import Console
 
 from hpcrl.config import ConfigError
+from hpcrl.live.extras import load_extra
 from hpcrl.live.series import Series
 from hpcrl.live.sinks import CsvFiles, EventFiles, Sink, WandbRun
 from hpcrl.live.watch import OVER, run_to_watch
@@ -39,41 +41,47 @@ class Export:
     """Brings what has come of a run into every form that is wanted."""
 
     def __init__(self, run: Path, wanted: Wanted, *, follow: bool) -> None:
-        """Makes nothing yet. `run`: as for `read_table`."""
+        """Makes nothing yet. `run`: as for `read_table`. Raises ConfigError where a library is missing."""
+        if wanted.tensorboard is not None:
+            load_extra("tensorboardX", "tensorboard")
+        if wanted.wandb is not None:
+            load_extra("wandb", "wandb")
         self._run, self._wanted, self._follow = run, wanted, follow
         rest = [name for name in CsvFiles.TABLES if name not in Series.TABLES] if wanted.csv else []
         self._follower = Follower(run, [*Series.TABLES, *rest])
         self._series = Series({})
         self._sinks: list[Sink] = []
         self._csv: CsvFiles | None = None
-        self.points = 0
-        """written since the last attempt began"""
+        self.points, self.rows = 0, 0
+        """written for tools that draw, and as CSV, since the last attempt began"""
 
     def look(self, *, end: bool) -> str:
         """Write what has come; which file could not be read and why, else "". `end`: nothing more will come.
 
-        Raises ConfigError where a library is missing or a folder cannot be written.
+        Raises ConfigError where a folder cannot be written.
         """
         if self._follower.look():
             self._begin()
         for table, rows in self._follower.rows():
             if self._csv is not None:
                 self._csv.take(table, rows)
+                self.rows += len(rows)
             if self._sinks and table in Series.TABLES:
                 self._add(list(self._series.take(table, rows)))
         self._add(list(self._series.settle(end=end)))
         return self._follower.trouble
 
     def _add(self, points: list[Any]) -> None:
-        self.points += len(points)
         for sink in self._sinks:
             sink.add(points)
+        self.points += len(points) if self._sinks else 0
 
     def _begin(self) -> None:
         """From the first row on, by what is known of the attempts by now."""
         self.close()
-        heads = read_heads(self._run)
-        self._series, self.points = Series({head.attempt: _began(head) for head in heads}), 0
+        heads = _readable_heads(self._run)
+        self._series = Series({head.attempt: _began(head) for head in heads})
+        self.points = self.rows = 0
         wanted, name = self._wanted, self._run.stem if self._run.is_file() else self._run.resolve().name
         try:
             if wanted.csv is not None:
@@ -113,7 +121,8 @@ def export_command(path: str, wanted: Wanted, every_s: float | None) -> int:
         export.close()
     if trouble:
         _log.error("%s", trouble)
-    Console(soft_wrap=True, highlight=False).print(f"{path}: {export.points:,} points")
+    said = f"{path}: {export.points:,} points, {export.rows:,} rows as CSV"
+    Console(soft_wrap=True, highlight=False).print(said)
     return 1 if trouble else 0
 
 
@@ -135,6 +144,15 @@ def _source(path: str, follow: bool) -> Path:
     if given.is_file() and given.suffix == ".h5" and attempt_files(given) == [given]:
         return given
     return run_to_watch(path) if follow else find_run(path)
+
+
+def _readable_heads(run: Path) -> list[AttemptHead]:
+    """Of the attempts whose files can be read."""
+    found = []
+    for path in attempt_files(run):
+        with contextlib.suppress(OSError):  # the follower says so
+            found += read_heads(path)
+    return found
 
 
 def _began(head: AttemptHead) -> datetime:

@@ -26,7 +26,6 @@ from hpcrl.storage.trained import lag_summary, replay_summary, replay_text
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
 STATUS_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
-"""Of others: bold red."""
 
 
 def find_run(path: str | Path) -> Path:

@@ -223,6 +223,12 @@ def test_follow_ends_with_the_run(run, tmp_path, monkeypatch, capsys):
     assert "points" in capsys.readouterr().out
 
 
+def test_a_missing_library_is_said_before_there_is_a_run(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboardX", None)
+    with pytest.raises(ConfigError, match="tensorboardX"):
+        export_command(str(tmp_path / "later"), Wanted(tensorboard="x"), 1.0)
+
+
 def test_csv_reads_as_the_tables_do(run, tmp_path):
     with open_log(run) as log:
         log.append("updates", updates(1, 3, policy_loss=[0.1, math.nan, 1 / 3], entropy=math.inf))
