@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import datetime, timedelta
 
 import h5py
 import numpy as np
@@ -53,3 +54,12 @@ def test_a_metric_that_appears_late_is_in_every_form_of_the_results(tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     frame = pd.read_csv(tmp_path / "csv" / ended.run_dir.name / "metrics.csv")
     assert len(frame) == len(rows) and frame["name"].tolist() == [name.decode() for name in rows["name"]]
+
+    # by which exports know what time it was at `time_s` 0
+    events = ended.table("events")
+    (clock,) = events["text"][events["kind"] == b"clock"]
+    began, over = (
+        datetime.fromisoformat(json.loads((ended.run_dir / f"{name}.json").read_text())[key])
+        for name, key in (("provenance", "collected_at"), ("status", "written_at"))
+    )
+    assert began <= datetime.fromisoformat(clock.decode()) < over + timedelta(seconds=1)
