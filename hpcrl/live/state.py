@@ -84,9 +84,11 @@ class RunState:
         self.evaluation = (update, [*before, *rows["episode_return"][rows["update"] == update].tolist()])
 
     def _take_timers(self, rows: Rows) -> None:
-        for row in rows[rows["attempt"] == self.attempt]:
+        # of files in which each hop has all that lies within it
+        spent = np.where(np.isnan(rows["own_s"]), rows["seconds"], rows["own_s"])
+        for row, seconds in zip(rows, spent.tolist(), strict=True):
             key = (row["role"].decode(), int(row["role_rank"]), row["hop"].decode())
-            self._timers[key] = float(row["seconds"])
+            self._timers[key] = seconds
 
     def _take_events(self, rows: Rows) -> None:
         for row in rows[rows["kind"] != CLOCK.encode()][-_LAST_EVENTS:]:

@@ -42,9 +42,10 @@ def test_a_running_run_shows_where_it_stands(run):
     log.append("updates", updates(1, 40))
     log.append("episodes", episodes(10, [1.0, 3.0]))
     log.append("episodes", episodes(400, [5.0]))
-    log.append(
-        "timers", TABLES["timers"].rows(2, role="actor", role_rank=0, hop=["a.b", "c.d"], seconds=[3.0, 1.0])
-    )
+    hops = {"role": "actor", "role_rank": 0, "hop": ["a.b", "c.d"]}
+    log.append("timers", TABLES["timers"].rows(2, seconds=[9.0, 1.0], own_s=[3.0, 1.0], **hops))
+    hops = {"role": "learner", "role_rank": 0, "hop": ["e.f", "g.h"]}  # as an older file
+    log.append("timers", TABLES["timers"].rows(2, seconds=[1.0, 1.0], **hops))
     log.append("metrics", TABLES["metrics"].row(update=3, name="late", value=7.25))
     log.flush()
     (run.path / "checkpoints/000000000030").mkdir()
@@ -63,6 +64,7 @@ def test_a_running_run_shows_where_it_stands(run):
         "▁",
         "0 to 2 updates, mean 0.50; lag.max_lag=1",
         "a.b 75 %, c.d 25 %",
+        "e.f 50 %, g.h 50 %",
         "late 7.25",
         "update 30, 0:00:0",
         "0.0 s  started",
