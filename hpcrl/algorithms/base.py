@@ -126,7 +126,8 @@ class UpdateResult:
     """What an update did. Equal on all learners."""
 
     metrics: dict[str, float]
-    """Global means over valid env_steps, by the names of storage.schema's table `updates`."""
+    """Global means over valid env_steps, by the names of storage.schema's table `updates`. What has another name, from
+    whichever update on, becomes a row of table `metrics`; 48 bytes of the name are kept."""
     applied: bool
     """False when a gradient was not finite: parameters and optimizer were left as they were."""
     priorities: Vector | None = None

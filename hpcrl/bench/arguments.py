@@ -33,8 +33,12 @@ def add_recipe_benches(
     equal = kinds.add_parser("equal", help="PPO at equal work: a CleanRL-style loop, one process, a pipeline")
     scale = kinds.add_parser("scale", help="whole runs with more and more actors: what they bring")
     solve = kinds.add_parser("solve", help="until the task is solved: the recipe beside a CleanRL-style loop")
-    defaults = ((loop, "loop", 3), (equal, "equal", 3), (scale, "scale", 1), (solve, "solve", 3))
-    for bench, what, rounds in defaults:
+    watch = kinds.add_parser(
+        "watch", help="whole runs alone and with readers that are killed again and again"
+    )
+    kinds_of = {"loop": loop, "equal": equal, "scale": scale, "solve": solve, "watch": watch}
+    for what, bench in kinds_of.items():
+        rounds = 1 if what == "scale" else 3
         add_recipe(bench)
         bench.add_argument(
             "--rounds", type=int, default=rounds, help="interleaved rounds; medians are reported"
@@ -42,6 +46,7 @@ def add_recipe_benches(
         bench.add_argument("--json", action="store_true", help="as one JSON object")
         bench.set_defaults(command=command, what=what)
     equal.add_argument("--updates", type=int, default=20, help="of each measurement (default: 20)")
+    watch.add_argument("--every", type=float, default=0.05, metavar="S", help="between looks (default: 0.05)")
     scale.add_argument("--actors", type=numbers, default=(4, 8, 16, 32), metavar="4,8,16,32")
     solve.add_argument("--score", type=float, required=True, help="mean greedy return that counts as solved")
     solve.add_argument("--every", type=int, default=5000, metavar="N", help="env_steps between two checks")

@@ -6,12 +6,13 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from contextlib import nullcontext
+from datetime import UTC, datetime
 
 from hpcrl.config.hops import Timed
 from hpcrl.roles.records import Sink, table_row
 from hpcrl.storage.health import ActorWatch
 from hpcrl.storage.runlog import RunLog
-from hpcrl.storage.schema import Rows
+from hpcrl.storage.schema import CLOCK, Rows
 
 _log = logging.getLogger(__name__)
 
@@ -76,8 +77,11 @@ class ResultWriter:
         return time.perf_counter() - self._start
 
     def start_clock(self) -> None:
-        """Training begins now."""
+        """Training begins now; an event says when that was, in UTC."""
         self._start = time.perf_counter()
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
+        event = table_row("events", kind=CLOCK, role="root", role_rank=0, world_rank=-1, text=now)
+        self.add("events", event)
 
     def add(self, table: str, rows: Rows) -> None:
         """Write rows; the writer's clock and trained env_steps are filled in where senders cannot know them."""

@@ -177,17 +177,20 @@ def with_attempt(table: Table) -> np.dtype[np.void]:
     return np.dtype([*((column.name, column.dtype) for column in table.columns), ("attempt", "i4")])
 
 
-def read_rows(file: h5py.File, table: Table) -> Rows:
+def read_rows(file: h5py.File, table: Table, first: int = 0, end: int | None = None) -> Rows:
     """Committed rows of a table as this version of the schema has them, with a last column `attempt`.
 
-    See SCHEMA_VERSION for files of older versions. `attempt` is the file's, or the row's own in a merged one.
+    From row `first` to before `end`, which must count; None: to the last one. Of a file that is being written, what
+    counts is to be asked for before any table is read: how long a table is stays as it was then. See SCHEMA_VERSION for
+    files of older versions. `attempt` is the file's, or the row's own in a merged one.
     """
-    count = committed(file).get(table.name, 0)
+    end = committed(file).get(table.name, 0) if end is None else end
+    count = max(end - first, 0)
     rows = np.zeros(count, with_attempt(table))
     rows["attempt"] = int(file.attrs["attempt"])
     if not count:
         return rows
-    stored = file[table.name][:count]
+    stored = file[table.name][first:end]
     if "attempt" in (stored.dtype.names or ()):
         rows["attempt"] = stored["attempt"]
     for version in range(schema_version(file), SCHEMA_VERSION):

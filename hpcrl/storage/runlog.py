@@ -24,7 +24,7 @@ from hpcrl.storage.result_file import (
     with_attempt,
     write_rows,
 )
-from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Rows
+from hpcrl.storage.schema import SCHEMA_VERSION, TABLES, Rows, Table
 from hpcrl.storage.writing import abandon, create_file, make_anew, open_for_writing
 
 _RETRY_S = 1.0
@@ -199,8 +199,7 @@ def read_table(run: Path, name: str) -> Rows:
     if name not in TABLES:
         raise ValueError(f"no table {name!r}; the tables are {', '.join(TABLES)}")
     table = TABLES[name]
-    columns = [column.name for column in table.columns]
-    counter = next((column for column in ("update", "parameter_version") if column in columns), None)
+    counter = counter_of(table)
     parts = [np.zeros(0, with_attempt(table))]
     for path in attempt_files(run):
         try:
@@ -213,6 +212,12 @@ def read_table(run: Path, name: str) -> Rows:
             parts = [earlier[earlier[counter] <= first_update] for earlier in parts]
         parts.append(part)
     return np.concatenate(parts)
+
+
+def counter_of(table: Table) -> str | None:
+    """The column that says which update a row of a table belongs to; None: rows that no later attempt takes back."""
+    columns = [column.name for column in table.columns]
+    return next((column for column in ("update", "parameter_version") if column in columns), None)
 
 
 @dataclass(frozen=True, slots=True)

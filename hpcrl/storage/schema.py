@@ -22,6 +22,9 @@ SCHEMA_VERSION = 1
 UPGRADES: dict[int, Callable[[str, Rows], Rows]] = {}
 """Version -> what makes rows of a table (name, rows as stored) of that version rows of the next one."""
 
+CLOCK = "clock"
+"""Kind of the event whose text says when `time_s` was 0, in UTC (ISO 8601)."""
+
 _UPDATE = Column("update", "i8", "update", "same", "number of the update, 1 for the first")
 _ENV_STEPS = Column(
     "env_steps",
@@ -218,7 +221,13 @@ EVENTS = Table(
     "events",
     (
         TIME,
-        Column("kind", "S24", "text", "each", "started, finished, stopped, failed, dropped_trajectory, ..."),
+        Column(
+            "kind",
+            "S24",
+            "text",
+            "each",
+            "started, clock (its text: when time_s was 0, UTC), finished, stopped, failed, dropped_trajectory, ...",
+        ),
         ROLE,
         ROLE_RANK,
         Column("world_rank", "i4", "1", "each", "rank in the MPI world"),

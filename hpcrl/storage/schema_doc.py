@@ -45,7 +45,8 @@ tables["updates"].plot("env_steps", "lag_mean")
 `RUN/run.h5` links the files of the attempts, `RUN/attempts/001.h5` and so on. A run that is still going on, or whose
 writer was killed, opens with `h5py.File(path, "r", libver="latest", swmr=True)`; the dataset `committed_rows` says how
 many rows of each table are complete. Other programs open such a file after `hpcrl salvage RUN`; `hpcrl merge RUN OUT`
-joins all attempts in one plain file, and `hpcrl verify RUN` tells whether anything was changed. Every column's unit and
+joins all attempts in one plain file, `hpcrl export RUN` makes CSV files and event files of TensorBoard, and
+`hpcrl verify RUN` tells whether anything was changed. Every column's unit and
 meaning are also attributes of its dataset.
 """
 

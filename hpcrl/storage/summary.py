@@ -25,7 +25,7 @@ from hpcrl.storage.trained import lag_summary, replay_summary, replay_text
 
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
-_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
+STATUS_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
 
 
 def find_run(path: str | Path) -> Path:
@@ -95,7 +95,7 @@ def render(summary: dict[str, Any]) -> RenderableType:
     """Lay out what `describe` returned as one screen for rich."""
     status = summary["status"]
     head = Text.assemble((summary["name"] or summary["run_dir"], "bold"), "  ")
-    head.append(status, _STYLES.get(status, "bold red"))
+    head.append(status, STATUS_STYLES.get(status, "bold red"))
     if summary["exit_code"] is not None:
         head.append(f" (exit code {summary['exit_code']})")
     if summary["cause"]:

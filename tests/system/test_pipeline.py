@@ -41,7 +41,7 @@ def test_it_is_described_as_finished(summary):
     assert (summary["status"], summary["exit_code"], summary["cause"]) == ("finished", 0, "")
     assert BUDGET <= summary["env_steps"] < BUDGET + NUM_ENVS * UNROLL_LENGTH
     assert summary["budget_env_steps"] == BUDGET
-    assert summary["events"] == {"started": 1, "checkpoint": 1, "finished": 1}
+    assert summary["events"] == {"started": 1, "clock": 1, "checkpoint": 1, "finished": 1}
     assert summary["env_steps_per_s"] == pytest.approx(summary["env_steps"] / summary["wall_s"])
 
 

@@ -86,6 +86,8 @@ class TestWithoutMpi:
             (["run", "--help"], "exit codes"),
             (["config", "--help"], "--set"),
             (["describe", "--help"], "RUN"),
+            (["watch", "--help"], "exit codes"),
+            (["export", "--help"], "--tensorboard DIR"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
         ],
     )
@@ -124,6 +126,13 @@ class TestWithoutMpi:
         assert (code, errors) == (0, "") and "finished" in output and "128" in output
         code, output, _ = hpcrl(folder, "describe", finished_run, "--json", **no_mpi)
         assert code == 0 and json.loads(output)["updates"] == 2
+
+    def test_watch_and_export(self, folder, no_mpi, finished_run):
+        code, output, errors = hpcrl(folder, "watch", finished_run, **no_mpi)
+        assert (code, errors) == (0, "") and output.startswith("finished")
+        code, _, errors = hpcrl(folder, "export", finished_run, "--csv", "csv", **no_mpi)
+        assert (code, errors) == (0, "")
+        assert (folder / "csv/old/updates.csv").read_text().startswith("update,env_steps,")
 
     def test_describe_of_nothing(self, folder, no_mpi):
         code, output, errors = hpcrl(folder, "describe", "nowhere", **no_mpi)
