@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import RunConfig
 from hpcrl.launch import board
-from hpcrl.launch.play import play
+from hpcrl.launch.rank import play
 from hpcrl.storage.summary import describe
 
 ENVIRONMENT = {"threads_per_rank": 1, "allocation_end": None}
