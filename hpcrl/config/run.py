@@ -23,6 +23,7 @@ from hpcrl.config.sections import (
     FaultsConfig,
     LagConfig,
     LogConfig,
+    ModelStoreConfig,
     RanksConfig,
     ReductionConfig,
     StorageConfig,
@@ -50,6 +51,7 @@ class RunConfig(Config):
     replay: ReplayConfig = ReplayConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    models: ModelStoreConfig = ModelStoreConfig()
     storage: StorageConfig = StorageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     comm: CommConfig = CommConfig()
