@@ -55,8 +55,8 @@ def frozen_policy(
 ) -> Callable[[npt.NDArray[Any], npt.NDArray[np.bool_]], npt.NDArray[Any]]:
     """The algorithm as it is, for `run_episodes` in `num_envs` environments. Local; learns nothing.
 
-    Gets obs [B, ...] and where these begin an episode [B]; gives what the environments get, [B, ...]. `seed`: of what is
-    drawn where it is not `greedy`.
+    Gets obs [B, ...] and where these begin an episode [B]; gives what the environments get, [B, ...]. `seed`: of what
+    is drawn where it is not `greedy`.
     """
     acting, rng = Acting(algorithm, num_envs), np.random.default_rng(seed)
 

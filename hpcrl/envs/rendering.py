@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -24,8 +25,8 @@ class Filmed:
         render = getattr(env, "render", None)
         if not callable(render):
             raise ConfigError(
-                f"env.id={env.spec.id!r} makes a {type(env).__name__} that has no method render(), which a video needs; "
-                "it is to return pictures, uint8 [B, H, W, 3]"
+                f"env.id={env.spec.id!r} makes a {type(env).__name__} without a method render(), which a video needs; it "
+                "is to return pictures, uint8 [B, H, W, 3]"
             )
         self._env, self._show, self._render = env, show, render
         self.spec: EnvSpec = env.spec
@@ -60,8 +61,8 @@ class Filmed:
                 f"env.id={self.spec.id!r} cannot be rendered: {' '.join(str(error).split())}. "
                 'pip install "hpcrl[video]" brings what gymnasium\'s simple environments need'
             ) from error
-        shape = () if frames is None or not len(frames) else np.shape(frames[0])
-        if len(shape) != 3 or shape[2] != 3:
+        shape: tuple[int, ...] = () if frames is None or not len(frames) else np.shape(frames[0])
+        if len(shape) != 3 or shape[-1] != 3:
             raise ConfigError(
                 f"env.id={self.spec.id!r} renders {f'arrays of shape {shape}' if shape else 'nothing'}, not pictures "
                 "[H, W, 3]: it has no render_mode rgb_array"
@@ -83,8 +84,8 @@ def make_filmed(config: EnvConfig, seed: int, show: Callable[[Frame], None]) -> 
     whole = make is not None and takes(make, {"num_envs", "seeds"})
     if make is not None and not whole and not takes(make, {"render_mode"}):
         raise ConfigError(
-            f"env.id={config.id!r} takes no argument render_mode, which a video needs; give the function one and hand it "
-            "to the environment"
+            f"env.id={config.id!r} takes no argument render_mode, which a video needs; give the function one and hand "
+            "it to the environment"
         )
     kwargs = config.kwargs if whole else {**config.kwargs, "render_mode": "rgb_array"}
     one: dict[str, Any] = {"num_envs": 1, "num_groups": 1, "vectorization": "sync", "kwargs": kwargs}
@@ -101,9 +102,11 @@ def _of_gymnasium(config: EnvConfig) -> EnvConfig:
     other = config.model_copy(update={"engine": "gymnasium"})
     try:
         theirs, ours = make_env_spec(other), make_env_spec(config)
-    except ConfigError:
+    except ConfigError as error:
+        raise ConfigError(f"{why} gymnasium cannot stand in: {error}") from error
+    if replace(theirs, id=ours.id, max_episode_steps=ours.max_episode_steps) != ours:
         raise ConfigError(
-            f"{why} gymnasium's {config.id!r} has other observations or actions ({theirs.observation}, {theirs.action}) "
-            f"than EnvPool's ({ours.observation}, {ours.action}); leave --video out"
+            f"{why} gymnasium's {config.id!r} has other observations or actions ({theirs.observation}, "
+            f"{theirs.action}) than EnvPool's ({ours.observation}, {ours.action}); leave --video out"
         )
     return other

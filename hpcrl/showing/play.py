@@ -30,9 +30,9 @@ def play_command(arguments: argparse.Namespace) -> int:
     settings = _settings(config, arguments)
     film = None if arguments.video is None else Film(Path(arguments.video))
     algorithm, what = load_policy(run, config, arguments.model, arguments.checkpoint)
+    filmed = None if film is None else _film(film, config, algorithm, settings)
     policy = frozen_policy(algorithm, settings.episodes, settings.seed, greedy=settings.greedy)
     found = evaluate_policy(config.env, settings, policy)
-    filmed = None if film is None else _film(film, config, algorithm, settings)
     summary = _summary(run, what, settings, found)
     if film is not None and filmed is not None:
         kept = {"file": str(film.path), "frames": film.frames, "whole": film.whole}
