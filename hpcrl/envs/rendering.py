@@ -25,8 +25,8 @@ class Filmed:
         render = getattr(env, "render", None)
         if not callable(render):
             raise ConfigError(
-                f"env.id={env.spec.id!r} makes a {type(env).__name__} without a method render(), which a video needs; it "
-                "is to return pictures, uint8 [B, H, W, 3]"
+                f"env.id={env.spec.id!r} makes a {type(env).__name__} without a method render(), which a video needs: "
+                "pictures, uint8 [B, H, W, 3]"
             )
         self._env, self._show, self._render = env, show, render
         self.spec: EnvSpec = env.spec

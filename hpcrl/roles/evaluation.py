@@ -117,7 +117,7 @@ def evaluate(
 ) -> list[EpisodeResult] | None:
     """Run the episodes of the `evaluation` section and record them; None where a signal ended it early. Local."""
     settings = session.config.evaluation
-    session.report(f"evaluation of {settings.episodes} episodes")
+    session.report(f"evaluation of {settings.episodes} episodes at update {updates}")
     policy = frozen_policy(algorithm, settings.episodes, settings.seed, greedy=settings.greedy)
 
     def act(obs: npt.NDArray[Any], begins: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

@@ -87,6 +87,8 @@ class TestWithoutMpi:
             (["config", "--help"], "--set"),
             (["describe", "--help"], "RUN"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
+            (["models", "--help"], "--rollback"),
+            (["play", "--help"], "--video"),
         ],
     )
     def test_help(self, folder, no_mpi, arguments, word):
