@@ -64,6 +64,8 @@ class Film:
         first, *others = self._images[::step]
         duration_ms = round(1000 * step / frames_per_s)
         try:
-            first.save(self.path, save_all=True, append_images=others, duration=duration_ms, loop=0)
+            first.save(
+                self.path, save_all=True, append_images=others, duration=duration_ms, loop=0, lossless=True
+            )
         except OSError as error:
             raise ConfigError(f"--video {str(self.path)!r} cannot be written: {error}") from error

@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from hpcrl.storage import read_table
+from hpcrl.algorithms import frozen_policy
+from hpcrl.envs import evaluate_policy
+from hpcrl.launch.recipes import load_config
+from hpcrl.showing.play import load_policy
+from hpcrl.storage import describe, read_table
 from hpcrl.storage.models import best_model, load_parameters, stored_models
 from tests.mpi.resume_support import (
+    CHAIN,
     NORMALIZED,
     RECURRENT,
     attempt,
@@ -20,8 +25,10 @@ from tests.mpi.resume_support import (
     weights_of_whole,
 )
 
-EVERY = {"evaluation": {"episodes": 3, "every_env_steps": 100, "greedy": False}, "models": {"keep": 100}}
-BUDGET = {"budget": {"env_steps": 450}}
+APART = 300
+"""About five updates: more than a pipeline makes from a signal to the cut that it stops at."""
+EVERY = {"evaluation": {"episodes": 3, "every_env_steps": APART, "greedy": False}, "models": {"keep": 100}}
+BUDGET = {"budget": {"env_steps": 1500}}
 COLUMNS = ["update", "env_steps", "seed", "episode", "episode_return", "parameter_version"]
 
 
@@ -46,9 +53,9 @@ def evaluated(path):
 
 
 def check_places(path):
-    """An evaluation at the first update that reached each multiple of 100 env_steps, and one at the end."""
+    """An evaluation at the first update that reached each multiple of APART env_steps, and one at the end."""
     updates, rows = read_table(path, "updates"), read_table(path, "evaluation")
-    passed = updates["env_steps"] // 100
+    passed = updates["env_steps"] // APART
     due = updates["update"][np.flatnonzero(np.diff(passed, prepend=0))].tolist()
     last = int(updates["update"].max())
     assert rows["update"].tolist() == np.repeat(sorted({*due, last}), 3).tolist()
@@ -90,6 +97,30 @@ def test_the_best_model_stays_and_what_was_stored_is_what_was_trained(comm):
         settings = settings_of("synchronous", world.size, **EVERY | {"models": {"keep": 1}})
         assert attempt(world, path / "run", settings) == 0
         on_root(world, check_store, path / "run")
+
+
+def test_a_stored_model_plays_as_it_was_evaluated(comm):
+    """With what it remembers and what it normalizes by, of its own version."""
+    with half(comm) as world, folder(world) as path:
+        model = RECURRENT | {"normalize_observations": True}
+        settings = settings_of("synchronous", world.size, env=CHAIN, model=model, **EVERY)
+        assert attempt(world, path / "run", settings) == 0
+        on_root(world, check_play, path / "run")
+
+
+def check_play(path):
+    rows, config = read_table(path, "evaluation"), load_config(str(path))
+    settings, parameters = config.evaluation, set()
+    for version in sorted(set(rows["update"])):
+        algorithm, _ = load_policy(path, config, str(version))
+        policy = frozen_policy(algorithm, settings.episodes, settings.seed, greedy=settings.greedy)
+        found = evaluate_policy(config.env, settings, policy)
+        assert [one.episode_return for one in found] == rows["episode_return"][
+            rows["update"] == version
+        ].tolist()
+        parameters.add(algorithm.parameters.sha256())
+    assert len(parameters) == len(set(rows["update"])) >= 5
+    assert describe(path)["weights_sha256"][0] in parameters
 
 
 def check_store(path):
