@@ -172,8 +172,8 @@ def test_an_exported_model_needs_numpy_alone(tmp_path):
             export_model(find_model(tmp_path), path)
 
 
-def killed_at(number, run):
-    """A process that stores version 3, with 1 and 2 there, and ends before its step `number`; whether it got there."""
+def killed_at(number, run, version):
+    """A process that stores a version ends before its step `number`; whether it got there."""
     child = os.fork()
     if child == 0:
         left = [number]
@@ -190,30 +190,31 @@ def killed_at(number, run):
         os.fsync, models.sha256 = counted(os.fsync), counted(models.sha256)
         Path.replace, Path.unlink = counted(Path.replace), counted(Path.unlink)
         try:
-            add(run, 3, 1.0)
+            add(run, version, 1.0, attempt=2, values=100 + version)
         finally:
             os._exit(0)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
 
 
-def test_a_kill_at_any_point_leaves_whole_models_and_the_next_one_tidies_up(tmp_path):
-    number, found = 0, []
-    while True:
+@pytest.mark.parametrize("version", [3, 2], ids=["a new one", "another one of this version"])
+def test_a_kill_at_any_point_leaves_whole_models_and_the_next_one_tidies_up(tmp_path, version):
+    number, killed, found = 0, True, []
+    while killed:
         run = tmp_path / str(number)
         run.mkdir()
-        for version in (1, 2):
-            add(run, version, float(version))
-        killed = killed_at(number, run)
+        for before in (1, 2):
+            add(run, before, 5.0 * before)
+        killed = killed_at(number, run, version)
         for model in stored_models(run):
-            assert load_parameters(model)["net.weight"][0, 0] == model.version
-        assert {2} <= set(versions(run)) <= {1, 2, 3}
-        found.append(versions(run))
-        add(run, 3, 1.0)
-        assert versions(run) == [2, 3] and len(files(run)) == 4
-        if not killed:
-            break
+            assert load_parameters(model)["net.weight"][0, 0] == model.version + 100 * (model.attempt - 1)
+        found.append([(model.version, model.attempt) for model in stored_models(run)])
+        others = {2} if version == 3 else {1}
+        assert others <= set(versions(run))
+        add(run, version, 1.0, attempt=2, values=100 + version)
+        assert versions(run) == sorted({version, *others})
+        assert len(files(run)) == 4
         number += 1
-    assert number >= 8 and [1, 2] in found and [1, 2, 3] in found and found[-1] == [2, 3]
+    assert number > 8 and found[0] == [(1, 1), (2, 1)] and found[-1][-1] == (version, 2)
 
 
 def test_a_disk_that_refuses_leaves_what_was_there(tmp_path, monkeypatch):
