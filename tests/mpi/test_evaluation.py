@@ -30,10 +30,10 @@ COLUMNS = ["update", "env_steps", "seed", "episode", "episode_return", "paramete
 
 
 def settings_of(kind, size, **sections):
-    sections = {"budget": {"env_steps": 1100}, **sections}
     if kind == "pipeline":
-        return pipeline(size, 1, **sections)
-    return synchronous(size, model=RECURRENT | {"normalize_observations": True}, **sections)
+        return pipeline(size, 1, budget={"env_steps": 1100}, **sections)
+    model, budget = RECURRENT | {"normalize_observations": True}, {"env_steps": 4 * APART}
+    return synchronous(size, model=model, budget=budget, **sections)
 
 
 @pytest.mark.parametrize("kind", shared_out("synchronous", "pipeline"))
@@ -51,12 +51,14 @@ def test_evaluations_are_made_once_each_and_training_does_not_notice(comm, kind)
 
 
 def check_places(path):
-    """An evaluation at the first update that reached each multiple of APART env_steps, and one at the end."""
+    """An evaluation at the first update that reached each multiple of APART env_steps, and one at the end.
+
+    The last update may be both.
+    """
     updates, rows = read_table(path, "updates"), read_table(path, "evaluation")
     due = updates["update"][np.flatnonzero(np.diff(updates["env_steps"] // APART, prepend=0))].tolist()
-    assert len(due) == 3
     last = int(updates["update"].max())
-    assert rows["update"].tolist() == np.repeat([*due, last], 3).tolist()
+    assert rows["update"].tolist() == np.repeat(sorted({*due, last}), 3).tolist()
     assert rows["parameter_version"].tolist() == rows["update"].tolist()
     assert rows["env_steps"].tolist() == updates["env_steps"][rows["update"] - 1].tolist()
     timed = read_table(path, "timers")
