@@ -24,6 +24,7 @@ from hpcrl.config.sections import (
     LagConfig,
     LogConfig,
     ModelStoreConfig,
+    ProfileConfig,
     RanksConfig,
     ReductionConfig,
     StorageConfig,
@@ -58,6 +59,7 @@ class RunConfig(Config):
     reduction: ReductionConfig = ReductionConfig()
     faults: FaultsConfig = FaultsConfig()
     log: LogConfig = LogConfig()
+    profile: ProfileConfig = ProfileConfig()
 
     @field_validator("algorithm", mode="before")
     @classmethod

@@ -17,7 +17,7 @@ from hpcrl.algorithms import Algorithm, frozen_policy
 from hpcrl.comm.ranks import Placement
 from hpcrl.envs import EpisodeResult, evaluate_policy
 from hpcrl.roles.learner_state import Counters
-from hpcrl.roles.session import Session, Timers, record_event
+from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.models import ModelStore, Score
 from hpcrl.storage.schema import TABLES
 
@@ -37,14 +37,13 @@ class Evaluations:
         placement: Placement,
         algorithm: Algorithm,
         counters: Counters,
-        timers: Timers,
     ) -> None:
         """`counters`: of the whole run; an evaluation notes there that it has been made, so that none is made twice.
 
         Models of updates after the one that the run goes on from are forgotten, as their rows are.
         """
         self._session, self._placement, self._algorithm = session, placement, algorithm
-        self._counters, self._timers = counters, timers
+        self._counters = counters
         self._every = session.config.evaluation.every_env_steps
         if not session.config.evaluation.episodes:
             self._every = None
@@ -76,12 +75,11 @@ class Evaluations:
     def _evaluate(self, progress: Callable[[], object], *, interruptible: bool) -> bool:
         """Whether it came to its end."""
         counters = self._counters
-        with self._timers("evaluation"):
-            found = evaluate(
-                *(self._session, self._placement, self._algorithm, counters.updates, counters.env_steps),
-                progress,
-                interruptible=interruptible,
-            )
+        found = evaluate(
+            *(self._session, self._placement, self._algorithm, counters.updates, counters.env_steps),
+            progress,
+            interruptible=interruptible,
+        )
         if found is None:
             return False
         self._last = counters.updates
@@ -94,7 +92,7 @@ class Evaluations:
             None if returns is None else Score.of(returns, config.evaluation.seed, config.evaluation.greedy)
         )
         try:
-            with self._timers("models.store"):
+            with self._session.timers("models.store"):
                 parameters = self._algorithm.parameters.named()
                 attempt = self._session.world.attempt
                 self._store.add(
@@ -121,6 +119,7 @@ def evaluate(
     policy = frozen_policy(algorithm, settings.episodes, settings.seed, greedy=settings.greedy)
 
     def act(obs: npt.NDArray[Any], begins: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        session.timers.then("evaluation")  # each step is one
         session.world.waiter.work()
         session.control.poll()
         session.poll_records()  # the last updates, for who reads the file meanwhile
@@ -130,7 +129,8 @@ def evaluate(
         return policy(obs, begins)
 
     try:
-        episodes = evaluate_policy(session.config.env, settings, act)
+        with session.timers("evaluation"):
+            episodes = evaluate_policy(session.config.env, settings, act)
     except EvaluationInterrupted:
         record_event(session, placement, "evaluation_interrupted", f"by {session.control.stop_cause}")
         return None

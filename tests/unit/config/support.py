@@ -21,6 +21,7 @@ SECTION_NAMES = [
     "reduction",
     "faults",
     "log",
+    "profile",
 ]
 
 
