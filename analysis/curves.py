@@ -5,7 +5,8 @@ The line is the mean over a window of episodes and the band reaches from their 1
 returns are raw, of full training episodes. A diamond marks the evaluation of the frozen policy (mean, and
 standard deviation as a bar), a small bar across the line where a run went on in another attempt. With
 --seeds there is one line per setting: the interquartile mean over its seeds, with its 95 % bootstrap interval as
-the band and the seeds as thin lines. Works on runs that are still going, were killed, or ended; needs neither MPI
+the band and the seeds as thin lines. With --evaluation it draws the evaluations alone, one after the other, of runs
+with evaluation.every_env_steps. Works on runs that are still going, were killed, or ended; needs neither MPI
 nor torch.
 """
 
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from evaluation_curves import evaluation_curves
 from load import load_run
 from look import FAINT, INK, clip, color, env_steps_axis, legend_below, new_figure, style, tidy, time_unit
 from matplotlib.axes import Axes
@@ -35,12 +37,14 @@ EXAMPLES = """examples:
   python analysis/curves.py runs/cartpole-*-001 --out seeds.pdf --window 50
   python analysis/curves.py runs/cartpole-*-4711 --out sweep.png      (the runs of one array)
   python analysis/curves.py runs/cartpole-*-4711 --seeds --out bands.svg   (a line per setting)
+  python analysis/curves.py runs/cartpole-0-001 --evaluation --out evaluations.png
   python analysis/curves.py runs --csv curves.csv                     (all in a folder; numbers only)
 
 The CSV has one row per training episode: run, the settings by which the runs differ (seed, what was swept),
 attempt, env_steps, wall_s (s, attempts joined), episode_return, episode_length, return_mean, return_p10 and
 return_p90 (over the window). In the picture each setting has a color of its own, which its seeds share.
-With --seeds: setting, env_steps, seeds, return_iqm, return_low and return_high, at 60 places."""
+With --seeds: setting, env_steps, seeds, return_iqm, return_low and return_high, at 60 places. With --evaluation: a row
+per evaluation: update, parameter_version, env_steps, episodes, return_mean, return_std, return_p10, return_p90, cut."""
 
 MAX_POINTS = 1500
 
@@ -100,7 +104,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="N",
         help="episodes per mean (default: 100; at most a fifth of a run's episodes)",
     )
-    parser.add_argument(
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--evaluation", action="store_true", help="evaluations of the frozen policy alone")
+    what.add_argument(
         "--seeds",
         action="store_true",
         help="one line per setting, over its seeds; needs two seeds or more of one",
@@ -121,6 +127,8 @@ def _work(options: argparse.Namespace) -> Output:
         raise ConfigError("nothing to write; give --out FILE.png, --csv FILE or both")
     if options.window < 1:
         raise ConfigError(f"--window {options.window} must be at least 1 episode")
+    if options.evaluation:
+        return Output(*evaluation_curves(options.runs))
     if options.seeds:
         return Output(*seed_bands(options.runs, options.window, by=options.by))
     frame, figure = curves(options.runs, options.window)

@@ -15,6 +15,7 @@ from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.drill import arguments as drilling
 from hpcrl.live import arguments as living
+from hpcrl.showing import arguments as showing
 
 _RUN_HELP = """\
 RECIPE is path/to/file.py:function, package.module:function, a config.json, a run directory, or a .yaml file with a
@@ -106,6 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     auditing.add_command(commands)
     auditing.add_file_commands(commands)
     living.add_commands(commands)
+    showing.add_commands(commands)
 
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpcrl.algorithms.acting import Acting
+from hpcrl.algorithms.acting import Acting, frozen_policy
 from hpcrl.algorithms.base import Algorithm, Batch, LocalReducer, Reducer, State, UpdateResult
 from hpcrl.config import ConfigError, RunConfig, load_object
 from hpcrl.data.specs import DISCOUNTED_RETURN, PRIORITY, EnvSpec, TrajectorySpec, trajectory_spec
@@ -18,6 +18,7 @@ __all__ = [
     "State",
     "UpdateResult",
     "algorithm_class",
+    "frozen_policy",
     "make_algorithm",
     "refuse_unknown_exploration",
     "stored_spec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -47,3 +48,20 @@ class Acting:
         """Forget all in the rows [B] that are True: the next observation there is the first of an episode."""
         if self.state is not None and self._initial is not None and begins.any():
             self.state[begins] = self._initial[begins]
+
+
+def frozen_policy(
+    algorithm: Algorithm, num_envs: int, seed: int, *, greedy: bool
+) -> Callable[[npt.NDArray[Any], npt.NDArray[np.bool_]], npt.NDArray[Any]]:
+    """The algorithm as it is, for `run_episodes` in `num_envs` environments. Local; learns nothing.
+
+    Gets obs [B, ...] and where these begin an episode [B]; gives what the environments get, [B, ...]. `seed`: of what
+    is drawn where it is not `greedy`.
+    """
+    acting, rng = Acting(algorithm, num_envs), np.random.default_rng(seed)
+
+    def act(obs: npt.NDArray[Any], begins: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        acting.restart(begins)
+        return algorithm.to_env(acting.act(obs, rng, greedy=greedy)["action"])
+
+    return act

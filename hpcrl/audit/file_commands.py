@@ -28,7 +28,9 @@ def verify_command(run: str, as_json: bool) -> int:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
-    grid.add_row("looked at", f"{found.files} result files, {found.checkpoints} checkpoints")
+    grid.add_row(
+        "looked at", f"{found.files} result files, {found.checkpoints} checkpoints, {found.models} models"
+    )
     for label, lines in (("note", found.notes), ("violation", found.violations)):
         for line in lines:
             grid.add_row(label, Text(line))

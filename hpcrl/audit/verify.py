@@ -12,11 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from hpcrl.audit.check_models import check_models
 from hpcrl.audit.verdict import audit
 from hpcrl.config import ConfigError
 from hpcrl.storage import checkpoint
 from hpcrl.storage.files import read_json
 from hpcrl.storage.integrity import check_file
+from hpcrl.storage.models import stored_models
 from hpcrl.storage.result_file import HEAD_HASH, open_reader
 from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import AttemptHead, attempt_files, linked_attempts, read_heads, read_table
@@ -35,6 +37,8 @@ class Verified:
     """Result files that were looked at."""
     checkpoints: int
     """Sets that were looked at."""
+    models: int
+    """Stored models that were looked at."""
     violations: tuple[str, ...]
     """Each names file, table and rows, or the key, that is not as it was written."""
     notes: tuple[str, ...]
@@ -74,16 +78,20 @@ def verify_run(run: str | Path) -> Verified:
             notes += audit(path).notes
         except ConfigError as error:  # of an algorithm whose lag has no bound to prove
             notes.append(f"rows were not compared with each other: {error}")
-    sets = []
+    sets, models = [], 0
     if folder is not None:
         sets = checkpoint.find_sets(folder)
         violations += [line for one in sets for line in _checkpoint(one)]
         notes += [
             f"{one} was found damaged before" for one in sorted((folder / "checkpoints").glob("damaged-*"))
         ]
+        models = len(stored_models(folder))
+        violations += _settled(lambda: check_models(folder), live)
         if not broken:
             violations += _settled(lambda: _lineage(folder, read_heads(path), status), live)
-    return Verified(str(path), status["status"], len(files), len(sets), tuple(violations), tuple(notes))
+    return Verified(
+        str(path), status["status"], len(files), len(sets), models, tuple(violations), tuple(notes)
+    )
 
 
 def _settled(check: Callable[[], Any], live: bool) -> list[str]:

@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from hpcrl.algorithms import Acting
+from hpcrl.algorithms import frozen_policy
 from hpcrl.bench.ceilings import Rollout
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import reference_network
 from hpcrl.bench.machine import machine
 from hpcrl.bench.reference import Agent, run_reference
 from hpcrl.config import ConfigError, RunConfig
-from hpcrl.envs import Obs, make_vector_env, run_episodes
+from hpcrl.envs import Obs, evaluate_policy
 from hpcrl.envs.base import Actions, Bools
 from hpcrl.envs.from_envpool import registered_ids
 
@@ -133,14 +133,8 @@ class Checks:
             return False
         self._next = env_steps + self._every
         now = perf_counter()
-        config, episodes = self._config, self._config.evaluation.episodes
-        env = make_vector_env(
-            config.env.model_copy(update={"num_envs": episodes, "num_groups": 1}),
-            range(episodes),
-            config.evaluation.seed,
-        )
-        returns = [result[0] for result in run_episodes(env, act, config.evaluation.max_episode_steps)]
-        env.close()
+        results = evaluate_policy(self._config.env, self._config.evaluation, act)
+        returns = [result.episode_return for result in results]
         self.result = {
             "score": float(np.mean(returns)),
             "solved": bool(np.mean(returns) >= self._target),
@@ -157,17 +151,7 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
     run = RunConfig.parse(config)
     checks = Checks(run, score, every, launched)
     rollout = Rollout(run)
-    algorithm, rng = rollout.algorithm, np.random.default_rng(run.evaluation.seed)
-
-    def policy() -> Act:
-        acting = Acting(algorithm, run.evaluation.episodes)
-
-        def act(obs: Obs, begins: Bools) -> Actions:
-            acting.restart(begins)
-            return algorithm.to_env(acting.act(obs, rng, greedy=True)["action"])
-
-        return act
-
+    settings = run.evaluation
     env_steps = 0
     ended = False
     checks.begin()
@@ -176,7 +160,8 @@ def recipe_solves(config: dict[str, Any], score: float, every: int, launched: fl
         rollout.learn(rollout.fields, min(env_steps / run.budget.env_steps, 1.0))
         env_steps += int(rollout.fields["valid"].sum())
         last = env_steps >= run.budget.env_steps
-        ended = checks.solved(env_steps, policy(), last) or last
+        policy = frozen_policy(rollout.algorithm, settings.episodes, settings.seed, greedy=True)
+        ended = checks.solved(env_steps, policy, last) or last
     return checks.result
 
 

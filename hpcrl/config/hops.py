@@ -76,6 +76,7 @@ HOPS: dict[str, Hop] = {
     "trace.write": Hop("rest", "the trace, where one is wanted"),
     "checkpoint.write": Hop("rest", "this role's part of a checkpoint"),
     "evaluation": Hop("compute", "the frozen policy's episodes, by step"),
+    "models.store": Hop("rest", "a model written to the store"),
     "role.wait": Hop("wait", "a replay rank has nothing to take in, to grant or to send"),
     "role.loop": Hop("rest", "between the hops: polling and bookkeeping"),
     "end.wait": Hop(

@@ -23,6 +23,7 @@ from hpcrl.config.sections import (
     FaultsConfig,
     LagConfig,
     LogConfig,
+    ModelStoreConfig,
     ProfileConfig,
     RanksConfig,
     ReductionConfig,
@@ -51,6 +52,7 @@ class RunConfig(Config):
     replay: ReplayConfig = ReplayConfig()
     budget: BudgetConfig = BudgetConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
+    models: ModelStoreConfig = ModelStoreConfig()
     storage: StorageConfig = StorageConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     comm: CommConfig = CommConfig()

@@ -87,16 +87,27 @@ class BudgetConfig(Config):
 
 
 class EvaluationConfig(Config):
-    """The evaluation of the frozen final policy."""
+    """The evaluation of the frozen policy: at the end, and while the run goes on."""
 
     episodes: int = Field(20, ge=0)
     """Episodes, one per environment; 0: none."""
+    every_env_steps: int | None = Field(None, ge=1)
+    """Evaluate also at the first update that reaches each multiple of so many env_steps; null: only at the end.
+    Learner 0 does it between two updates, and all learners wait meanwhile (hop `evaluation`)."""
     seed: int = Field(12345, ge=0, lt=2**63)
     """Seed of the evaluation environments; never depends on the training seed or the ranks."""
     greedy: bool = True
     """Take the most likely action (the mean, for Gaussian policies) rather than a sample."""
     max_episode_steps: int = Field(108_000, ge=1)
     """Episodes longer than this are cut and reported as cut."""
+
+
+class ModelStoreConfig(Config):
+    """Which models stay in RUN/models (`hpcrl models`, `hpcrl play`)."""
+
+    keep: int = Field(3, ge=0)
+    """A model is stored at each evaluation and at the end. The newest so many stay; beside them the one of the highest
+    mean evaluation return, tagged ones, and the one that was rolled back to. 0: none is stored."""
 
 
 class StorageConfig(Config):

@@ -10,7 +10,7 @@ from hpcrl.envs.base import (
     prepare_actions,
     require_choices,
 )
-from hpcrl.envs.evaluate import EpisodeResult, run_episodes
+from hpcrl.envs.evaluate import EpisodeResult, evaluate_policy, run_episodes
 from hpcrl.envs.registry import env_seed, make_env_spec, make_vector_env, make_with_nan_rewards
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "Step",
     "VectorEnv",
     "env_seed",
+    "evaluate_policy",
     "make_env_spec",
     "make_vector_env",
     "make_with_nan_rewards",

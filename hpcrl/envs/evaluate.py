@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from hpcrl.config import EnvConfig, EvaluationConfig
 from hpcrl.envs.base import Actions, Bools, Obs, VectorEnv, require_choices
+from hpcrl.envs.registry import make_vector_env
 
 
 class EpisodeResult(NamedTuple):
@@ -19,6 +21,21 @@ class EpisodeResult(NamedTuple):
     """Valid env_steps."""
     cut: bool
     """True: stopped at max_episode_steps before the environment ended it."""
+
+
+def evaluate_policy(
+    env: EnvConfig, settings: EvaluationConfig, act: Callable[[Obs, Bools], Actions]
+) -> list[EpisodeResult]:
+    """Run `settings.episodes` episodes, each in an environment of its own, made for this by `settings.seed`.
+
+    `act` as for `run_episodes`, which see for what it raises; also ConfigError where environments cannot be made.
+    """
+    config = env.model_copy(update={"num_envs": settings.episodes, "num_groups": 1})
+    made = make_vector_env(config, range(settings.episodes), settings.seed)
+    try:
+        return run_episodes(made, act, settings.max_episode_steps)
+    finally:
+        made.close()
 
 
 def run_episodes(

@@ -88,6 +88,15 @@ class GymnasiumVectorEnv:
             encoded = self._as_next_step(encoded, np.asarray(terminated) | np.asarray(truncated), info)
         return self._tracker.step(encoded, reward, terminated, truncated)
 
+    @property
+    def frames_per_s(self) -> float:
+        """At which `render` is to be shown, as the environment says."""
+        return float(self._env.metadata.get("render_fps") or 30.0)
+
+    def render(self) -> Any:
+        """The picture of each environment, made with a render_mode; between env_steps."""
+        return self._env.render()
+
     def state(self) -> dict[str, npt.NDArray[Any]] | None:
         """See Resumable. Environments in this process whose state is plain values; see `plain_state.save`."""
         if not isinstance(self._env, SyncVectorEnv) or self._mode is not AutoresetMode.NEXT_STEP:

@@ -122,7 +122,7 @@ def _make_custom(config: EnvConfig, seeds: Sequence[int]) -> VectorEnv:
     make = load_object(config.id, f"env.id={config.id!r}")
     if not callable(make):
         raise ConfigError(f"env.id={config.id!r} is not callable; see env.engine=custom")
-    if not _takes(make, {"num_envs", "seeds"}):
+    if not takes(make, {"num_envs", "seeds"}):
         from hpcrl.envs import from_gymnasium
 
         factory = _Factory(config.id, config.kwargs)
@@ -161,7 +161,8 @@ class _Factory:
         return load_object(self._path, f"env.id={self._path!r}")(**self._kwargs)
 
 
-def _takes(function: Callable[..., Any], names: set[str]) -> bool:
+def takes(function: Callable[..., Any], names: set[str]) -> bool:
+    """Whether a function has arguments of all these names. Pure."""
     try:
         return names <= inspect.signature(function).parameters.keys()
     except ValueError:

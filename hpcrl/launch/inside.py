@@ -52,7 +52,7 @@ def run_rank(
         return int(ExitCode.BAD_CONFIGURATION)
     from mpi4py import MPI
 
-    from hpcrl.launch.play import Refused, play
+    from hpcrl.launch.rank import Refused, play
 
     environment = {
         "mpi_library": MPI.Get_library_version().strip("\x00\n "),

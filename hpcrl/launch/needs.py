@@ -22,7 +22,7 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
     Makes an environment and a network, to know the size of what travels. MPI must have started, or not start by itself.
     Raises ConfigError where the run would be refused. Local.
     """
-    from hpcrl.launch.play import make_specs
+    from hpcrl.launch.rank import make_specs
 
     plan = plan_ranks(config, nodes)
     env, spec, num_parameters = make_specs(config, "cuda" if config.ranks.learner_device == "cuda" else "cpu")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -35,6 +35,7 @@ class FlatParameters:
         Raises ValueError when a parameter is not float32.
         """
         self._parameters = list(module.parameters())
+        self._names = [name for name, _ in (*module.named_parameters(), *_named_float_buffers(module))]
         for name, parameter in module.named_parameters():
             if parameter.dtype != torch.float32:
                 raise ValueError(
@@ -48,7 +49,7 @@ class FlatParameters:
         both = list(zip(self._parameters, self.ranges, strict=True))
         self.vectors_only = [part for parameter, part in both if parameter.ndim < 2]
         self.gradient_size = stop
-        self._buffers = _float_buffers(module)
+        self._buffers = [buffer for _, buffer in _named_float_buffers(module)]
         self._hooks: list[Any] = []
         everything = [*self._parameters, *self._buffers]
         self.use_vector(torch.cat([torch.zeros(0), *(one.data.reshape(-1) for one in everything)]))
@@ -134,6 +135,26 @@ class FlatParameters:
         self._check(values)
         self.vector.copy_(torch.tensor(np.ascontiguousarray(values)))
 
+    def named(self) -> dict[str, npt.NDArray[np.float32]]:
+        """Name in the module -> float32 values, a copy, of all parameters and buffers in the vector, in its order."""
+        everything = [*self._parameters, *self._buffers]
+        return {name: one.numpy(force=True).copy() for name, one in zip(self._names, everything, strict=True)}
+
+    def load_named(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Copy what `named` gave into the vector. Raises ValueError for a missing, unknown or misshaped entry."""
+        own = self.named()
+        if wrong := sorted(own.keys() ^ values.keys()):
+            raise ValueError(
+                f"these parameters are not on both sides: {', '.join(wrong)}: saved with another model section?"
+            )
+        for name, value in values.items():
+            if (value.shape, value.dtype) != (own[name].shape, own[name].dtype):
+                raise ValueError(
+                    f"parameter {name} has shape {value.shape} and dtype {value.dtype}; this network needs "
+                    f"{own[name].shape} float32: was it saved with another model or env section?"
+                )
+        self.load(np.concatenate([np.zeros(0, np.float32), *(values[name].reshape(-1) for name in own)]))
+
     def sha256(self) -> str:
         """Hexadecimal digest of the parameters' bytes: equal digests, equal networks."""
         return hashlib.sha256(self.vector.cpu().numpy().tobytes()).hexdigest()
@@ -146,11 +167,11 @@ class FlatParameters:
             )
 
 
-def _float_buffers(module: nn.Module) -> list[Tensor]:
+def _named_float_buffers(module: nn.Module) -> list[tuple[str, Tensor]]:
     """Float32 buffers that `module.state_dict()` has, each once."""
     state = module.state_dict(keep_vars=True)
     named = module.named_buffers()
-    return [buffer for name, buffer in named if name in state and buffer.dtype == torch.float32]
+    return [(name, buffer) for name, buffer in named if name in state and buffer.dtype == torch.float32]
 
 
 def _call_with_index(callback: Callable[[int], None], index: int, _: Tensor) -> None:

@@ -35,6 +35,8 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
     publication = Publication(session, placement, learning)
     publication.publish(learning.updates)
     batches.ask_ahead()
+    yield True
+    learning.evaluate(publication.poll)  # one that the attempt before was stopped in
     while True:
         with timers("batch.wait"):
             while not (
@@ -65,6 +67,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
             publication.after(learning.updates)
         batches.note(learning.updates, learning.env_steps, priorities)
         batches.next(learning.updates, learning.cut_at)  # before a cut the batches ahead are used up
+        learning.evaluate(publication.poll)
         yield True
     with timers("end.wait"):
         yield from learning.end(publication.poll)

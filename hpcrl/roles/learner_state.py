@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
+import torch
 
 from hpcrl.algorithms import Algorithm
 from hpcrl.comm.ranks import Placement
@@ -13,6 +15,8 @@ from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.roles.cut import part_name
 from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.parts import Given, Values
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -24,15 +28,18 @@ class Counters:
     """Valid env_steps trained on."""
     nonfinite: int = 0
     """Updates in a row whose gradient was not finite."""
+    evaluated: int = 0
+    """env_steps up to which no evaluation is due any more; on learner 0."""
 
     def values(self) -> Given:
         """A component `counters`."""
-        return {"updates": self.updates, "env_steps": self.env_steps, "nonfinite": self.nonfinite}
+        return asdict(self)
 
     def load(self, values: Values) -> None:
         """Continue from `values`."""
         self.updates, self.env_steps = int(values["updates"]), int(values["env_steps"])
         self.nonfinite = int(values["nonfinite"])
+        self.evaluated = int(values.get("evaluated", self.env_steps))  # not there in older checkpoints
 
 
 def learner_components(
@@ -55,6 +62,20 @@ def restore_learner(session: Session, placement: Placement, algorithm: Algorithm
     if saved is not None:
         saved.restore(first, "algorithm", load)
         saved.restore(first, "counters", counters.load)
+
+
+def share_optimizer(algorithm: Algorithm, reducer: HierarchicalReducer, *, root: bool) -> None:
+    """Let each learner of a node step its share of the parameters, where memory is shared. Collective over learners."""
+    vectors = [vector.numpy() for vector in algorithm.vectors()]
+    shared = reducer.share(vectors) if vectors else None
+    if shared is not None:
+        memories, own = shared
+        algorithm.share([torch.from_numpy(one) for one in memories], own, reducer.wait_for_node)
+    elif root:
+        _log.warning(
+            "reduction.shard_optimizer has no effect: %s; every learner steps all parameters",
+            "learners share no memory" if vectors else "this algorithm has nothing to share",
+        )
 
 
 def restore_reducer(

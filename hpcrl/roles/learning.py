@@ -20,8 +20,14 @@ from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
 from hpcrl.roles.account import open_account
 from hpcrl.roles.batch import Fields, parts_of, set_aside
-from hpcrl.roles.evaluation import evaluate
-from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
+from hpcrl.roles.evaluation import Evaluations
+from hpcrl.roles.learner_state import (
+    Counters,
+    learner_components,
+    restore_learner,
+    restore_reducer,
+    share_optimizer,
+)
 from hpcrl.roles.records import record_sums, record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, record_event
 from hpcrl.storage.parts import Given
@@ -74,13 +80,15 @@ class Learning:
         restore_learner(session, placement, algorithm, self._counters)
         self._reducer.broadcast_array(algorithm.parameters.numpy)
         if config.reduction.shard_optimizer:
-            self._share_optimizer()
+            share_optimizer(algorithm, self._reducer, root=self.is_root)
         restore_reducer(session, placement, algorithm, self._reducer)
         device = torch.device(world.seats[world.rank]["device"])
         self._staging = BatchStaging(device)
         self._device_reducer = self._move_to(device, world.learners)
         self._summed: HierarchicalReducer | DeviceReducer = self._device_reducer or self._reducer
+        self._evaluations: Evaluations | None = None
         if self.is_root:
+            self._evaluations = Evaluations(session, placement, algorithm, self._counters)
             _log.info("%s", self._summed.description)
             _log.info("%s", config.algorithm.describe_learning_rate(config.gradient_batch))
 
@@ -213,6 +221,12 @@ class Learning:
             record_update(session.record, self.updates, trained, metrics, applied=result.applied)
         return result.priorities
 
+    def evaluate(self, progress: Callable[[], object] = lambda: None) -> None:
+        """Between updates, before a cut: an evaluation that is due, on the root, with `progress` meanwhile. Local."""
+        if self._evaluations is not None:
+            # where training goes on to a cut after a signal, the evaluation belongs before that, too
+            self._evaluations.between_updates(progress, interruptible=not self._keeps_everything)
+
     def finish(self, others: Mapping[str, Given]) -> RoleLoop:
         """Fingerprint the weights and write this role's part of the last set; the root evaluates, if at the budget.
 
@@ -240,8 +254,8 @@ class Learning:
                     "(comm.drain_timeout_s)"
                 )
             yield False
-        if self.is_root and session.outcome["exit_code"] == ExitCode.FINISHED and config.evaluation.episodes:
-            evaluate(session, self._placement, self.algorithm, self.updates, self.env_steps)
+        if self._evaluations is not None:
+            self._evaluations.at_the_end(finished=session.outcome["exit_code"] == ExitCode.FINISHED)
         self._reducer.barrier()
         self.algorithm.release()
         if self._device_reducer is not None:
@@ -270,20 +284,6 @@ class Learning:
             torch.cuda.set_device(device)
         self.algorithm.move(device)
         return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s, timed=self._timers)
-
-    def _share_optimizer(self) -> None:
-        vectors = [vector.numpy() for vector in self.algorithm.vectors()]
-        shared = self._reducer.share(vectors) if vectors else None
-        if shared is None and self.is_root:
-            _log.warning(
-                "reduction.shard_optimizer has no effect: %s; every learner steps all parameters",
-                "learners share no memory" if vectors else "this algorithm has nothing to share",
-            )
-        if shared is not None:
-            memories, own = shared
-            self.algorithm.share(
-                [torch.from_numpy(one) for one in memories], own, self._reducer.wait_for_node
-            )
 
     def _guard(self, applied: bool, fields: Fields) -> None:
         self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1

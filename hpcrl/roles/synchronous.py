@@ -44,6 +44,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
 
     yield True
     session.start_clock()
+    learning.evaluate()  # one that the attempt before was stopped in
     while not learning.vote():
         if learning.cut_here:
             learning.cut(components())
@@ -68,6 +69,7 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
             buffer[place] = waiting.popleft()
         offset = placement.role_rank * columns
         learning.update([layout.view(buffer[place])], offset, config.ranks.workers * columns)
+        learning.evaluate()
         yield True
     with session.timers("end.wait"):
         yield from learning.end()

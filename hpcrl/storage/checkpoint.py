@@ -10,7 +10,6 @@ the root writes the manifest and renames the folder (`complete`).
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import math
@@ -26,7 +25,7 @@ import h5py
 
 from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
-from hpcrl.storage.files import read_json, sync
+from hpcrl.storage.files import read_json, sha256, sync
 from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
 
 _FORMAT = 2
@@ -100,7 +99,7 @@ def write_part(
     if own.is_dir():
         sync(own)
     sync(being_written)
-    found = _sha256(being_written)
+    found = sha256(being_written)
     being_written.rename(path)
     sync(folder)
     reached("part renamed")
@@ -227,7 +226,7 @@ def verify(path: Path, *, compare: bool = True) -> Saved:
     for name, expected in manifest["sha256"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name} is missing")
-        if compare and _sha256(path / name) != expected:
+        if compare and sha256(path / name) != expected:
             raise ValueError(f"{path / name} does not match the hash in its manifest")
         if not compare:
             continue
@@ -267,8 +266,3 @@ def _discard(path: Path) -> None:
         aside = path.with_name(f".tmp-old-{path.name}-{os.getpid()}")
         path.rename(aside)
         shutil.rmtree(aside)
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

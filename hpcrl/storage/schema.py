@@ -188,6 +188,7 @@ EVALUATION = Table(
         _EPISODE_RETURN,
         _EPISODE_LENGTH,
         Column("cut", "?", "1", "each", "true when evaluation.max_episode_steps cut it"),
+        Column("parameter_version", "i8", "update", "each", "version of the frozen parameters"),
     ),
     "One row per evaluation episode of a frozen policy.",
 )

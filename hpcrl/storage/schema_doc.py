@@ -23,6 +23,7 @@ python analysis/report.py RUN... --out report.html
 | `report.py` | all of the following as one web page that needs nothing else | `report(runs)` |
 | `curves.py` | return against env_steps and wall time | `curves(runs)` |
 | `curves.py --seeds` | the same over seeds, with intervals | `seed_bands(runs)` |
+| `curves.py --evaluation` | evaluations of the frozen policy while the run went on | `evaluation_curves(runs)` |
 | `aggregates.py` | interquartile mean and others, with intervals | `aggregates(run_scores(runs))` |
 | `compare.py` | whether settings differ, and how sure that is | `compare(run_scores(runs))` |
 | `lag.py` | lag, distance from the acting policy, return against lag | `lag_by_update(runs)`, `lag_by_run(...)` |

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from hpcrl.config import ConfigError
 from hpcrl.storage.checkpoint import by_score
+from hpcrl.storage.evaluations import best_evaluation, evaluations, moments
 from hpcrl.storage.files import read_json
 from hpcrl.storage.health import NOISE_UPDATES, last_returns, noise_scale, odd_actors
+from hpcrl.storage.models import stored_models
 from hpcrl.storage.rundir import read_status
 from hpcrl.storage.runlog import attempt_files, read_table
 from hpcrl.storage.schema import Rows
@@ -55,6 +55,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
     updates = read_table(run, "updates")
     env_steps, wall_s = _progress(status, updates)
     learners, episodes = _last_weights(read_table(run, "learners")), read_table(run, "episodes")
+    evaluated = evaluations(read_table(run, "evaluation"))
     return {
         "name": config.get("name"),
         "run_dir": str(run),
@@ -80,7 +81,10 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "training_return": _training_return(episodes),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
-        "evaluation": _evaluation(read_table(run, "evaluation")),
+        "evaluation": evaluated[-1] if evaluated else None,
+        "best_evaluation": best_evaluation(evaluated),
+        "evaluations": len(evaluated),
+        "models": [model.version for model in stored_models(run)],
         "ranks": _rank_plan(read_table(run, "ranks")),
         "job": _job(provenance.get("environment", {})),
         "weights_sha256": learners,
@@ -132,6 +136,12 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
         ("training return", _return_text(summary["training_return"], "no episode has ended")),
         ("evaluation", _return_text(summary["evaluation"], "none")),
     ]
+    if summary["evaluations"] > 1:
+        best = summary["best_evaluation"]
+        text = (
+            f"{_return_text(best, '')}, at update {best['update']:,}, of {summary['evaluations']} evaluations"
+        )
+        lines.append(("best evaluation", text))
     lines += [("odd", text) for text in summary["odd_actors"]]
     if (noise := summary["noise_scale"]) is not None:
         lines.append(("noise scale", f"{noise:,.0f} env_steps, of the last {NOISE_UPDATES} updates"))
@@ -144,6 +154,8 @@ def _lines(summary: dict[str, Any]) -> list[tuple[str, str]]:
     if (best := summary["best_checkpoint"]) is not None:
         saved += f"; best: update {best['update']:,}, training return {best['score']:.1f}"
     lines.append(("checkpoints", saved or "none"))
+    if summary["models"]:
+        lines.append(("models", f"version {', '.join(map(str, summary['models']))}"))
     lines.append(("events", ", ".join(f"{kind} {n}" for kind, n in summary["events"].items()) or "none"))
     lines.append(
         ("versions", ", ".join(f"{name} {v}" for name, v in summary["versions"].items()) or "unknown")
@@ -206,7 +218,8 @@ def _attempt_table(attempts: list[dict[str, Any]]) -> Table:
 
 def _next_commands(run: Path, status: str) -> list[str]:
     again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
-    return [*again, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
+    play = [f"hpcrl play {run}"] if stored_models(run) else []
+    return [*again, *play, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
 
 
 def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
@@ -244,27 +257,7 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
 
 
 def _training_return(episodes: Rows) -> dict[str, Any] | None:
-    return _moments(episodes["episode_return"][-_RETURN_EPISODES:])
-
-
-def _evaluation(rows: Rows) -> dict[str, Any] | None:
-    if not len(rows):
-        return None
-    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
-    moments = _moments(last["episode_return"])
-    return moments and moments | {
-        "seed": int(last["seed"][-1]),
-        "cut": int(last["cut"].sum()),
-        "update": int(last["update"][-1]),
-    }
-
-
-def _moments(values: npt.NDArray[np.float64]) -> dict[str, Any] | None:
-    """Mean and standard deviation (over n, not n - 1); None without a finite mean."""
-    mean = float(values.mean()) if len(values) else math.nan
-    if not math.isfinite(mean):
-        return None
-    return {"mean": mean, "std": float(values.std()), "n": len(values)}
+    return moments(episodes["episode_return"][-_RETURN_EPISODES:])
 
 
 def _rank_plan(rows: Rows) -> list[dict[str, Any]]:

@@ -12,7 +12,7 @@ from mpi4py import MPI
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import RunConfig
 from hpcrl.launch import board
-from hpcrl.launch.play import play
+from hpcrl.launch.rank import play
 from hpcrl.storage.summary import describe
 
 ENVIRONMENT = {"threads_per_rank": 1, "allocation_end": None}
@@ -85,7 +85,7 @@ def values(size, **sections):
 
 
 class Board(board.Board):
-    """Of no supervisor; sets the flag when so many updates or more are reported."""
+    """Of no supervisor; sets the flag when so many updates or more are reported, or that very text is."""
 
     def __init__(self, flag, stop_at):
         super().__init__()
@@ -95,7 +95,8 @@ class Board(board.Board):
     def report(self, progress):
         self.reports.append(progress)
         kind, _, rest = progress.partition(" ")
-        if self._stop_at is not None and kind == "update" and int(rest.partition(",")[0]) >= self._stop_at:
+        number = int(rest.partition(",")[0]) if kind == "update" else -1
+        if progress == self._stop_at or (isinstance(self._stop_at, int) and number >= self._stop_at >= 0):
             self._flag.received = "SIGUSR1"
 
 

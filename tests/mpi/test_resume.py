@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mpi4py import MPI
 
-import hpcrl.launch.play as launch
+import hpcrl.launch.rank as launch
 from hpcrl.storage import checkpoint, read_table
 from hpcrl.storage.components import COMPONENTS
 from tests.mpi.resume_support import (

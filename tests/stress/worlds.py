@@ -19,7 +19,7 @@ import hpcrl.comm.world
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import ExitCode, RunConfig
 from hpcrl.launch.board import Board
-from hpcrl.launch.play import play
+from hpcrl.launch.rank import play
 from hpcrl.storage import read_table
 from tests.stress.parts import NOTES
 

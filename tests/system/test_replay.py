@@ -12,7 +12,7 @@ import pytest
 from hpcrl.audit.verdict import audit
 from hpcrl.comm.ranks import Placement
 from hpcrl.config import ConfigError, RunConfig
-from hpcrl.launch.play import make_specs
+from hpcrl.launch.rank import make_specs
 from hpcrl.roles.memory_state import make_limiter, open_memory
 from hpcrl.storage import checkpoint
 from tests.system.support import run, start

@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 from curves import MAX_POINTS
 from curves import curves as draw_curves
+from evaluation_curves import evaluation_curves
 from load import load_run
 
-from hpcrl.config import RunConfig
+from hpcrl.config import ConfigError, RunConfig
 from hpcrl.storage import TABLES, RunDirectory, RunLog
 from tests.unit.analysis.support import ANALYSIS, POISON
 
@@ -145,6 +146,32 @@ def test_the_script_draws_and_tabulates_without_mpi_and_torch(tmp_path):
     assert png.read_bytes()[:4] == b"\x89PNG"
     assert len(pd.read_csv(csv)) == 6
     assert done.stdout.splitlines() == [f"wrote {png}", f"wrote {csv}"]
+
+
+def test_evaluations_are_drawn_one_after_the_other(tmp_path):
+    run = make_run(tmp_path, returns=[1.0])
+    rows = [
+        TABLES["evaluation"].rows(
+            4,
+            update=update,
+            env_steps=100 * update,
+            parameter_version=update,
+            episode_return=returns,
+            cut=cut,
+        )
+        for update, returns, cut in ((3, [0.0, 1.0, 2.0, 3.0], False), (6, [4.0, 4.0, 4.0, 8.0], True))
+    ]
+    with RunLog(run / "attempts/002.h5", config_json="{}", provenance={}, attempt=2) as log:
+        log.append("evaluation", rows[0])
+        log.append("evaluation", rows[1])
+    frame, figure = evaluation_curves([run])
+    assert frame["update"].tolist() == frame["parameter_version"].tolist() == [3, 6]
+    assert frame["return_mean"].tolist() == [1.5, 5.0] and frame["cut"].tolist() == [0, 4]
+    assert frame["return_std"].tolist() == pytest.approx([np.std([0, 1, 2, 3]), np.std([4, 4, 4, 8])])
+    assert frame["return_p90"].tolist() == pytest.approx([2.7, 6.8])
+    assert figure.axes[0].lines[0].get_xydata().tolist() == [[300.0, 1.5], [600.0, 5.0]]
+    with pytest.raises(ConfigError, match=r"evaluation\.every_env_steps"):
+        evaluation_curves([make_run(tmp_path, returns=[1.0], seed=1)])
 
 
 def test_the_poison_works():

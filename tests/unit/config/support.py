@@ -14,6 +14,7 @@ SECTION_NAMES = [
     "replay",
     "budget",
     "evaluation",
+    "models",
     "storage",
     "checkpoint",
     "comm",

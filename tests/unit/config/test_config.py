@@ -28,6 +28,7 @@ from hpcrl.config import (
     LagConfig,
     LogConfig,
     ModelConfig,
+    ModelStoreConfig,
     OffPolicyConfig,
     PlainGradientConfig,
     PPOConfig,
@@ -207,7 +208,8 @@ SECTIONS = [
     RanksConfig(actors=5, replay=2, learners=3, workers=4, nodes=2, learner_device="auto"),
     LagConfig(max_lag=8, overdue="drop", publish_every_updates=3, publish_every_seconds=2.0),
     BudgetConfig(env_steps=2**40),
-    EvaluationConfig(episodes=0, seed=1, greedy=False, max_episode_steps=100),
+    EvaluationConfig(episodes=0, every_env_steps=500, seed=1, greedy=False, max_episode_steps=100),
+    ModelStoreConfig(keep=0),
     CheckpointConfig(every_updates=7, every_seconds=None, keep=5, keep_best=3, margin_s=0.0),
     StorageConfig(
         runs_dir="elsewhere", run_dir="here", flush_interval_s=0.25, patience_s=12, buffer_bytes=1 << 20
@@ -365,6 +367,7 @@ def test_a_whole_run_round_trips(algorithm):
         lag=lag,
         budget=BY_TYPE[BudgetConfig],
         evaluation=BY_TYPE[EvaluationConfig],
+        models=BY_TYPE[ModelStoreConfig],
         storage=BY_TYPE[StorageConfig],
         checkpoint=BY_TYPE[CheckpointConfig],
         comm=BY_TYPE[CommConfig],

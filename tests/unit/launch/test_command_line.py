@@ -89,6 +89,8 @@ class TestWithoutMpi:
             (["watch", "--help"], "exit codes"),
             (["export", "--help"], "--tensorboard DIR"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
+            (["models", "--help"], "--rollback"),
+            (["play", "--help"], "--video"),
         ],
     )
     def test_help(self, folder, no_mpi, arguments, word):

@@ -6,7 +6,7 @@ from hpcrl.comm.ranks import plan_ranks
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.data.replay_memory import predicted_bytes
 from hpcrl.launch.memory import memory_limit, replay_bytes, too_large
-from hpcrl.launch.play import make_specs
+from hpcrl.launch.rank import make_specs
 from hpcrl.roles.memory_state import replay_layout
 
 GB = 1 << 30

@@ -161,3 +161,39 @@ def test_buffers_follow_the_vector_and_are_in_the_digest() -> None:
     assert module(torch.ones(3)).tolist() == [0, 0, 1]
     flat.move(torch.device("cpu"))
     assert flat.gradient.numel() == 3 and module.factor.tolist() == [0, 0, 1]
+
+
+def test_by_name_it_is_what_the_module_has_and_comes_back() -> None:
+    module, other = make_module(), nn.Sequential(nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 2))
+    for one in (module, other):
+        one.register_buffer("scale", torch.zeros(2))
+    with torch.no_grad():
+        module.scale += 7
+    flat = FlatParameters(module)
+    named = flat.named()
+    assert named.keys() == module.state_dict().keys()
+    for name, values in module.state_dict().items():
+        assert named[name].tobytes() == values.numpy().tobytes() and named[name].shape == values.shape
+    again = FlatParameters(other)
+    again.load_named(dict(reversed(named.items())))
+    assert again.sha256() == flat.sha256() and other.scale.tolist() == [7, 7]
+    flat.numpy[...] = 0
+    assert named["scale"].tolist() == [7, 7]  # a copy
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda values: values.pop("0.bias"), "0.bias"),
+        (lambda values: values.update(other=values["0.bias"]), "other"),
+        (lambda values: values.update({"0.bias": np.zeros(4, np.float32)}), r"0.bias has shape \(4,\)"),
+        (lambda values: values.update({"0.bias": np.zeros(5)}), "float64"),
+    ],
+)
+def test_other_names_and_shapes_are_refused(change, word) -> None:
+    flat = FlatParameters(make_module())
+    values, before = flat.named(), flat.sha256()
+    change(values)
+    with pytest.raises(ValueError, match=word):
+        flat.load_named(values)
+    assert flat.sha256() == before

@@ -78,7 +78,7 @@ def test_a_finished_run_is_described_in_full(run):
     run.write_provenance({"versions": {"numpy": "2.0"}})
     with open_log(run) as log:
         fill(log)
-        log.append("evaluation", evaluation(5, [0.0, 0.0]))
+        log.append("evaluation", evaluation(5, [18.0, 18.0]))
         log.append("evaluation", evaluation(10, [10.0, 20.0], cut=[False, True]))
         log.append("learners", fingerprints(5, ["x", "y"]))
         log.append("learners", fingerprints(10, ["a" * 64, "a" * 64]))
@@ -93,8 +93,9 @@ def test_a_finished_run_is_described_in_full(run):
     assert summary["lag"] == {"min": 0, "mean": 0.75, "max": 3}
     assert summary["training_return"]["n"] == 100
     assert summary["training_return"]["mean"] == np.arange(50, 150).mean()
-    expected = {"mean": 15.0, "std": 5.0, "n": 2, "seed": 12345, "cut": 1, "update": 10}
-    assert summary["evaluation"] == expected
+    counted = {"n": 2, "seed": 12345, "env_steps": -1}
+    assert summary["evaluation"] == counted | {"mean": 15.0, "std": 5.0, "cut": 1, "update": 10}
+    assert summary["best_evaluation"] == counted | {"mean": 18.0, "std": 0.0, "cut": 0, "update": 5}
     assert summary["weights_sha256"] == ["a" * 64] * 2 and summary["weights_equal"] is True
     assert summary["events"] == {"dropped_trajectory": 7, "started": 1}
     assert [rank["role"] for rank in summary["ranks"]] == ["actor", "actor", "learner"]
@@ -106,6 +107,7 @@ def test_a_finished_run_is_described_in_full(run):
         "1,000 of 1,000",
         "0 to 3 updates, mean 0.75",
         "15.00 ± 5.00",
+        "18.00 ± 0.00 over 2 episodes, seed 12345, at update 5, of 2 evaluations",
     ):
         assert part in text
     for part in ("equal on all learners", "dropped_trajectory 7", "hpcrl describe", "curves.py"):

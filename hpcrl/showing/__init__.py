@@ -1,0 +1,1 @@
+"""What a person asks for of the models of a run: lists, names, files, episodes, videos."""
