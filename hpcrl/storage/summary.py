@@ -206,7 +206,7 @@ def _attempt_table(attempts: list[dict[str, Any]]) -> Table:
 
 def _next_commands(run: Path, status: str) -> list[str]:
     again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
-    return [*again, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
+    return [*again, f"hpcrl describe {run}", f"hpcrl diagnose {run}", f"python analysis/curves.py {run} --out curves.png"]
 
 
 def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
