@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.table import Table
 from hpcrl.comm.ranks import crowded_nodes
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
+from hpcrl.config.hops import Timed
 from hpcrl.launch.progress import Progress, make_console
 from hpcrl.roles.records import table_row
 from hpcrl.roles.result_writer import ResultWriter
@@ -33,7 +35,12 @@ class Results:
     """Made by the writer rank only. Local; raises ConfigError when the run directory is not to be had."""
 
     def __init__(
-        self, world: World, config: RunConfig, environment: dict[str, Any], resume: ResumeMode = "never"
+        self,
+        world: World,
+        config: RunConfig,
+        environment: dict[str, Any],
+        resume: ResumeMode = "never",
+        timed: Timed = nullcontext,
     ) -> None:
         self._console = make_console()
         start = open_run(config, resume)
@@ -55,7 +62,7 @@ class Results:
         env_steps = 0 if self.saved is None else int(self.saved.meta["env_steps"])
         self._progress = Progress(config, self._console, env_steps)
         acting = "worker" if config.scheme == "synchronous" else "actor"
-        self.writer = ResultWriter(runlog, self._watch, env_steps, acting)
+        self.writer = ResultWriter(runlog, self._watch, env_steps, acting, timed)
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)
