@@ -73,6 +73,7 @@ HOPS: dict[str, Hop] = {
     "publisher.publish": Hop("communicate", "a learner hands over new parameters"),
     "records.send": Hop("communicate", "rows of the result file on their way to the rank that writes it"),
     "records.write": Hop("rest", "rows taken in and written to the result file"),
+    "trace.write": Hop("rest", "the trace, where one is wanted"),
     "checkpoint.write": Hop("rest", "this role's part of a checkpoint"),
     "evaluation": Hop("compute", "the frozen policy's episodes, by step"),
     "role.wait": Hop("wait", "a replay rank has nothing to take in, to grant or to send"),

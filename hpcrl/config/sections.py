@@ -215,6 +215,13 @@ class ProfileConfig(Config):
     """Hop -> seconds: every entry of that hop, on any rank, takes so much longer. To see what a slow hop looks like:
     {"replay.sample": 0.01}. The hops are those of table `timers` (analysis/README.md)."""
 
+    trace: bool = False
+    """Write a trace: when each rank was in which hop, for Chrome or Perfetto (`hpcrl trace RUN OUT.json`)."""
+    trace_s: float = Field(60.0, gt=0)
+    """Seconds of the run, from the end of its start, that the trace covers."""
+    trace_bytes: int = Field(64 << 20, ge=4096)
+    """Size of one rank's trace, at most; it ends there."""
+
     @field_validator("delay_s")
     @classmethod
     def _known(cls, value: dict[str, float]) -> dict[str, float]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+from hpcrl.comm.clocks import common_time
 from hpcrl.comm.control import Control
 from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.signals import SignalFlag
@@ -24,6 +25,7 @@ from hpcrl.roles.result_writer import Marks
 from hpcrl.roles.session import Session
 from hpcrl.roles.timers import Timers
 from hpcrl.storage.checkpoint import Saved
+from hpcrl.storage.trace import TraceFile, trace_file
 
 
 def make_timers(world: World, config: RunConfig, board: Board) -> Timers:
@@ -32,6 +34,21 @@ def make_timers(world: World, config: RunConfig, board: Board) -> Timers:
     age_s = max(0.0, datetime.now(UTC).timestamp() - board.made)
     return Timers(
         first.role, first.role_rank, begun=time.perf_counter() - age_s, delay_s=config.profile.delay_s
+    )
+
+
+def open_trace(world: World, config: RunConfig, run_dir: Path, timers: Timers) -> None:
+    """Have the timers write a trace, if the run is to have one. Collective over the world; blocking."""
+    if not config.profile.trace:
+        return
+    roles = "+".join(f"{one.role} {one.role_rank}" for one in world.placements)
+    timers.trace = TraceFile(
+        trace_file(run_dir, world.attempt, world.rank),
+        rank=world.rank,
+        name=f"{roles} on {world.seats[world.rank]['node']}",
+        shift_s=common_time(world.comm, timers.begun),
+        stop_s=time.perf_counter() + config.profile.trace_s,
+        most_bytes=config.profile.trace_bytes,
     )
 
 

@@ -20,7 +20,7 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
-from hpcrl.launch.equipment import make_pulse, make_session, make_timers
+from hpcrl.launch.equipment import make_pulse, make_session, make_timers, open_trace
 from hpcrl.launch.memory import refusal
 from hpcrl.launch.pulse import Pulse, RollCall
 from hpcrl.launch.results import Results, edge_rows
@@ -83,6 +83,7 @@ def play(
     board.enter("opening streams, for which every rank must come", together=True)
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
+    open_trace(world, config, run_dir, timers)
     session, records = make_session(
         world, config, specs, (run_dir, saved), results, flag, board, roll, timers
     )
@@ -98,12 +99,7 @@ def play(
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _start_ends(pulse, session)], session)
     _record_last(session)
-    session.control.close()
-    run_roles([_last_streams(session, records)], session)
-    session.control.cancel()
-    pulse.end()
-    if isinstance(records, RecordReceiver):
-        records.close()
+    _end_streams(session, records, pulse)
     code = _end(world, session, results)
     world.meet()
     world.close()
@@ -127,6 +123,18 @@ def _record_last(session: Session) -> None:
     session.timers.begin("end.wait")
     session.record("edges", edge_rows(session.world))
     session.record("timers", session.timers.rows())
+
+
+def _end_streams(session: Session, records: RecordSender | RecordReceiver, pulse: Pulse) -> None:
+    """Take in what is under way of control and records, and then the rest of a trace to its file."""
+    session.control.close()
+    run_roles([_last_streams(session, records)], session)
+    session.control.cancel()
+    pulse.end()
+    session.timers.end()
+    session.timers.end_trace()
+    if isinstance(records, RecordReceiver):
+        records.close()
 
 
 def _start_ends(pulse: Pulse, session: Session) -> RoleLoop:

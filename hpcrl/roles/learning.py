@@ -205,6 +205,7 @@ class Learning:
         trained = self._account.book(sums, self.env_steps, again=use > 1)
         self._counters.env_steps = trained.env_steps
         self._counters.updates += 1
+        self._timers.counter("lag", trained.lag.get("lag_mean", 0.0))
         self._guard(result.applied, fields)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:

@@ -226,6 +226,7 @@ class MemoryShard(Shard):
     def _record(self) -> None:
         """A row of table `replay` on the batch that was just sent."""
         memory = self.memory
+        self._timers.counter("transitions held", memory.size)
         row = table_row(
             "replay",
             update=self.served,

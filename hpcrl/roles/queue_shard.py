@@ -88,6 +88,7 @@ class QueueShard(Shard):
             return False
         with self._timers("replay.sample"):
             self._answer(numbers, {index: buffer for index, buffer in buffers.items() if buffer is not None})
+        self._timers.counter("trajectories waiting", len(self._row_of))
         self.served += 1
         return True
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Generator, Mapping
 from time import perf_counter
-from typing import Any
+from typing import Protocol
 
 import numpy as np
 
@@ -15,6 +15,33 @@ from hpcrl.storage.schema import TABLES, Rows
 _FIRST_ROWS_S = 5.0
 _MORE_ROWS = 1.1
 """Rows are due when the time since the start has grown by so much: about a hundred times in a day."""
+
+
+class Trace(Protocol):
+    """Who is told when each hop was; `storage.trace.TraceFile` is one."""
+
+    def thread(self, thread: int, name: str) -> None:
+        """Name a role."""
+
+    def slice(self, thread: int, name: str, start: float, stop: float) -> None:
+        """A hop is over."""
+
+    def counter(self, thread: int, name: str, when: float, value: float) -> None:
+        """A quantity has changed."""
+
+    @property
+    def due(self) -> bool:
+        """Whether to `flush`."""
+
+    @property
+    def over(self) -> bool:
+        """Nothing more is wanted."""
+
+    def flush(self) -> None:
+        """Write what waits."""
+
+    def close(self) -> None:
+        """Write the rest."""
 
 
 class Timers:
@@ -39,11 +66,14 @@ class Timers:
         `delay_s`: seconds that every entry of a hop takes longer (profile.delay_s).
         """
         self._delay_s = delay_s or {}
-        self._begun = self._since = perf_counter() if begun is None else begun
+        self.begun = self._since = perf_counter() if begun is None else begun
+        """By perf_counter."""
         self._due = self._since + _FIRST_ROWS_S
-        self._roles = [_Role(role, role_rank)]
+        self._roles = [_Role(role, role_rank, 0, self.begun)]
         self._role = self._roles[0]
         self._current = self._role.rest = self._account("start")
+        self.trace: Trace | None = None
+        """Set before any role runs."""
 
     def run(
         self, role: str, role_rank: int, loop: Generator[bool, None, None]
@@ -53,18 +83,18 @@ class Timers:
         self._go_on(account)
         for progress in loop:
             if account.starts:
-                account.starts = False
-                account.rest = self._account("role.loop")
-                self._charge(perf_counter(), self._top())
-            if not account.stack:
-                if progress:
-                    self._end_wait()
-                elif not account.waits:
-                    self.begin("role.wait")
-                    account.waits = True
+                self._end_start(account)
+            if progress:
+                self._end_wait()
+            elif not account.stack:
+                self.begin("role.wait")
+                account.waits = True
+            if self.trace is not None and self.trace.due:
+                self._write_trace(self.trace)
             yield progress
             if self._role is not account:
                 self._go_on(account)
+        self._end_wait()
 
     def __call__(self, hop: str) -> Account:
         """Time a block under the name of a hop. Raises ValueError for one that is not declared."""
@@ -76,13 +106,9 @@ class Timers:
 
     def then(self, hop: str) -> None:
         """Leave the hop entered last, and enter another one at the same moment."""
-        role = self._role
+        account = self._role.accounts.get(hop) or self._account(hop)
         self._leave(perf_counter())
-        account = role.accounts.get(hop) or self._account(hop)
-        role.stack.append((account, self._since))
-        self._current = account
-        if account.delay_s:
-            time.sleep(account.delay_s)
+        self._push(account, self._since)
 
     def end(self) -> None:
         """Leave the hop entered last."""
@@ -92,11 +118,7 @@ class Timers:
         """As `begin`."""
         if self._role.waits:
             self._end_wait()
-        now = perf_counter()
-        self._charge(now, account)
-        self._role.stack.append((account, now))
-        if account.delay_s:
-            time.sleep(account.delay_s)
+        self._push(account, perf_counter())
 
     def leave(self, account: Account) -> None:
         """Leave a hop, and those within it that an exception has left open."""
@@ -110,6 +132,11 @@ class Timers:
         account = self(hop)
         account.seconds += seconds
         account.count += 1
+
+    def counter(self, name: str, value: float) -> None:
+        """Tell the trace, if there is one, of a quantity."""
+        if self.trace is not None:
+            self.trace.counter(self._role.thread, name, self._since, value)
 
     @property
     def open_hops(self) -> list[str]:
@@ -125,20 +152,43 @@ class Timers:
         """Rows of table `timers` up to now: `own_s` of all add up to `wall_s`."""
         now = perf_counter()
         self._charge(now, self._current)
-        self._due = self._begun + max(_MORE_ROWS * (now - self._begun), now - self._begun + _FIRST_ROWS_S)
-        return np.concatenate([role.rows(now - self._begun) for role in self._roles])
+        wall_s = now - self.begun
+        self._due = self.begun + max(_MORE_ROWS * wall_s, wall_s + _FIRST_ROWS_S)
+        return np.concatenate([role.rows(now, wall_s) for role in self._roles])
+
+    def end_trace(self) -> None:
+        """Write what is left of it, if there is one."""
+        if self.trace is not None:
+            self.trace.close()
+            self.trace = None
 
     def _join(self, role: str, role_rank: int) -> _Role:
         """A role's accounts: those of the first one go on from the start."""
         for known in self._roles:
             if (known.role, known.role_rank) == (role, role_rank):
                 return known
-        joined = _Role(role, role_rank)
+        joined = _Role(role, role_rank, len(self._roles), perf_counter())
         self._roles.append(joined)
         before, self._role = self._role, joined
         joined.rest = self._account("start")
         self._role = before
         return joined
+
+    def _end_start(self, role: _Role) -> None:
+        """At its first yield; what it is in by then has begun after the start."""
+        role.starts = False
+        role.rest = self._account("role.loop")
+        self._charge(perf_counter(), self._top())
+        if self.trace is not None:
+            self.trace.thread(role.thread, role.role)
+            until = role.stack[0][1] if role.stack else self._since
+            self.trace.slice(role.thread, "start", role.since, until)
+
+    def _write_trace(self, trace: Trace) -> None:
+        with self("trace.write"):
+            trace.flush()
+        if trace.over:
+            self.end_trace()
 
     def _account(self, hop: str) -> Account:
         if hop not in HOPS:
@@ -159,12 +209,20 @@ class Timers:
         self._since = now
         self._current = account
 
+    def _push(self, account: Account, now: float) -> None:
+        self._charge(now, account)
+        self._role.stack.append((account, now))
+        if account.delay_s:
+            time.sleep(account.delay_s)
+
     def _leave(self, now: float) -> None:
         stack = self._role.stack
         account, entered = stack.pop()
         account.seconds += now - entered
         account.count += 1
         self._charge(now, stack[-1][0] if stack else self._role.rest)
+        if self.trace is not None:
+            self.trace.slice(self._role.thread, account.hop, entered, now)
 
     def _end_wait(self) -> None:
         if self._role.waits:
@@ -192,23 +250,28 @@ class Account:
 class _Role:
     """What is counted for one role."""
 
-    def __init__(self, role: str, role_rank: int) -> None:
-        self.role, self.role_rank = role, role_rank
+    rest: Account
+    """Of what no hop covers."""
+
+    def __init__(self, role: str, role_rank: int, thread: int, since: float) -> None:
+        self.role, self.role_rank, self.thread, self.since = role, role_rank, thread, since
         self.accounts: dict[str, Account] = {}
         self.stack: list[tuple[Account, float]] = []
         """Hops that are entered, outermost first, and since when."""
-        self.rest: Any = None
         self.starts, self.waits = True, False
 
-    def rows(self, wall_s: float) -> Rows:
+    def rows(self, now: float, wall_s: float) -> Rows:
         own = [one for one in self.accounts.values() if one.count or one.own_s]
+        under_way = dict.fromkeys(self.accounts, 0.0)
+        for account, entered in self.stack:
+            under_way[account.hop] += now - entered
         return TABLES["timers"].rows(
             len(own),
             role=self.role,
             role_rank=self.role_rank,
             hop=[one.hop for one in own],
-            seconds=np.array([one.seconds or one.own_s for one in own]),
+            seconds=np.array([one.seconds + under_way[one.hop] or one.own_s for one in own]),
             own_s=np.array([one.own_s for one in own]),
-            count=np.array([one.count for one in own]),
+            count=np.array([max(one.count, 1) for one in own]),
             wall_s=wall_s,
         )
