@@ -45,6 +45,18 @@ def read(config: dict[str, Any], dotted: str, default: Any = None) -> Any:
     return default if node is None else node
 
 
+def lower_rate(config: dict[str, Any], why: str) -> Change:
+    """A third of the learning rate: half an order of magnitude, the usual step of a search over them."""
+    rate = float(read(config, "algorithm.learning_rate", 3e-4))
+    return setting("algorithm.learning_rate", rounded(rate / 3), f"a third of {rate:g}; {why}")
+
+
+def check_env(config: dict[str, Any]) -> str:
+    """The command that tests the environments of a run."""
+    engine, name = read(config, "env.engine", "gymnasium"), read(config, "env.id", "ENV")
+    return f"hpcrl check {name}" if engine == "custom" else f"hpcrl check {engine}:{name}"
+
+
 def _accepted(config: dict[str, Any], key: str, value: Any) -> bool:
     values = json.loads(json.dumps(config))
     if read(values, key) == value:

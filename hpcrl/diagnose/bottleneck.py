@@ -1,8 +1,8 @@
 """What holds a run up: who waits for whom.
 
 Ranks work at the same time, so the one that waits least is the one that the others wait for. Of its time the part of
-the run with the largest share is the bottleneck, and the largest hop in it the place. Where every rank waits for more
-than half of the time, they either take turns (their work adds up to the time) or all wait for messages; then the age of
+the run with the largest share is the bottleneck, and the largest hop in it the place. Where every rank waits for a good
+part of the time, they either take turns (their work adds up to the time) or all wait for messages; then the age of
 what is trained on tells at which end: data that are as old as they may be have waited for the learner.
 """
 
@@ -20,8 +20,8 @@ from hpcrl.diagnose.view import CannotTell, View
 
 FEWEST_UPDATES, SHORTEST_S = 5, 1.0
 """Less is the start of the run, not its pace."""
-MOSTLY = 0.5
-"""Share of its time in which a rank works, from where on it is one that others may wait for."""
+MOSTLY = 0.75
+"""Share of its time in which a rank works, from where on the others wait for it: it has hardly time to wait itself."""
 IN_TURN = 0.75
 """Sum of what the busiest rank of each role works: from here on they take turns, and work is what holds them up."""
 WORTH_A_WORD = 0.1
@@ -63,7 +63,7 @@ def find_bottleneck(view: View) -> Bottleneck:
     )
     if critical.busy_share < MOSTLY and sum(rank.busy_share for rank in together) >= IN_TURN:
         critical = max(together, key=lambda rank: max(rank.busy.values(), default=0.0))
-        shares, how = critical.busy, "the ranks work in turn, each less than half of the time"
+        shares, how = critical.busy, f"the ranks work in turn, none more than {_percent(critical.busy_share)} of the time"
     elif critical.busy_share < MOSTLY:
         critical, how = _where_they_wait(view, busiest)
         shares = {**critical.busy, **critical.waiting}
@@ -138,7 +138,7 @@ def crowded(view: View) -> list[str]:
 
 
 def _cores(ranges: str) -> set[int]:
-    """ "0-2,5" -> {0, 1, 2, 5}. Pure."""
+    """Of ranges as in "0-2,5". Pure."""
     cores: set[int] = set()
     for part in filter(None, ranges.split(",")):
         first, _, last = part.partition("-")

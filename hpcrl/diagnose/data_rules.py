@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import numpy as np
 
 from hpcrl.config import ExitCode
-from hpcrl.diagnose.advice import Change, allowed, setting
+from hpcrl.diagnose.advice import Change, allowed, check_env, setting
 from hpcrl.diagnose.finding import Finding
-from hpcrl.diagnose.learning_rules import check_env
 from hpcrl.diagnose.view import CannotTell, View
 from hpcrl.storage.health import FEWEST_ACTORS, FEWEST_EPISODES, last_returns, odd_actors
 
@@ -61,7 +61,7 @@ def reset_steps(view: View) -> Finding | None:
     if invalid >= LEAST_RESETS * ended:
         return None
     what = f"{ended:,} episodes ended, but only {invalid:,.0f} env_steps were marked as reset steps (valid=False)"
-    change = Change(f"{check_env(view)}: the environment resets in another way than it says")
+    change = Change(f"{check_env(view.config)}: the environment resets in another way than it says")
     return Finding(what, change, {"episodes": ended, "reset_steps": invalid})
 
 
@@ -82,7 +82,7 @@ def odd_actor(view: View) -> Finding | None:
     where = f" on {bytes(node[0]).decode()}" if len(node) else ""
     own = np.unique(view["episodes"]["env_index"][view["episodes"]["actor"] == worst.actor])
     change = Change(
-        f"{check_env(view)}{where}: try environments {own.min()} to {own.max()} there, which it steps"
+        f"{check_env(view.config)}{where}: try environments {own.min()} to {own.max()} there, which it steps"
     )
     return Finding("; ".join(map(str, odd)), change, {"actors": [one.actor for one in odd]})
 
@@ -120,8 +120,8 @@ def uneven(view: View) -> Finding | None:
     if ratio >= LEAST_OF_FAIR:
         return None
     what = (
-        f"actor {worst['actor']} gave {100 * worst['trained_fraction']:.1f} % of the env_steps that were trained on, but "
-        f"steps {100 * worst['fair_fraction']:.1f} % of the environments: what is slow counts less"
+        f"actor {worst['actor']} gave {100 * worst['trained_fraction']:.1f} % of the env_steps that were trained on, "
+        f"but steps {100 * worst['fair_fraction']:.1f} % of the environments: what is slow counts less"
     )
     fewer = max(int(view.get("lag.max_lag", 1)) - 1, 0)
     changes = [
@@ -130,8 +130,6 @@ def uneven(view: View) -> Finding | None:
         ),
         setting("lag.max_lag", fewer, "fast actors get less far ahead"),
     ]
-    if view.get("algorithm.sends_gradients") or view.get("algorithm.name") == "a3c":
-        changes = changes[1:]
     return Finding(what, allowed(view.config, changes), {"share_of_fair": ratio})
 
 
@@ -142,7 +140,7 @@ def crashes(view: View) -> Finding | None:
         return None
     who = ", ".join(f"actor {row['role_rank']} {bytes(row['text']).decode(errors='replace')}" for row in died)
     what = f"{len(died)} of {view.get('ranks.actors')} actors died, and what they had is missing since: {who}"
-    change = Change(f"{check_env(view)}: alone, on that node; then resume, which has all actors again")
+    change = Change(f"{check_env(view.config)}: alone, on that node; then resume, which has all actors again")
     return Finding(what, change, {"died": len(died)})
 
 
@@ -151,7 +149,8 @@ def disk(view: View) -> Finding | None:
     refused = view["events"][view["events"]["kind"] == b"disk_refuses"]
     if not len(refused):
         return None
-    what = f"the disk refused the result file {len(refused)} times: {bytes(refused['text'][0]).decode(errors='replace')}"
+    said = bytes(refused["text"][0]).decode(errors="replace")
+    what = f"the disk refused the result file {len(refused)} times: {said}"
     return Finding(what, Change(f"df -h {view.run}: make room there, or put storage.runs_dir elsewhere"))
 
 
@@ -186,7 +185,7 @@ def stalled(view: View) -> Finding | None:
 def software(view: View) -> Finding | None:
     """Attempts that ran with different packages."""
     versions = [(head.attempt, head.provenance.get("versions", {})) for head in view.heads]
-    for (first, before), (second, after) in zip(versions, versions[1:], strict=False):
+    for (first, before), (second, after) in pairwise(versions):
         changed = [
             f"{name} {before[name]} -> {after.get(name)}"
             for name in before

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from hpcrl.diagnose.advice import Change, allowed, rounded, setting
+from hpcrl.diagnose.advice import Change, allowed, check_env, lower_rate, rounded, setting
 from hpcrl.diagnose.finding import Finding
-from hpcrl.diagnose.view import CannotTell, Values, View
+from hpcrl.diagnose.view import QUARTERS, Values, View
 
 FEWEST_UPDATES = 20
 """Five a quarter: a median of fewer is one of chance."""
@@ -23,8 +23,6 @@ COLLAPSED = 0.05
 """Of the initial policy's entropy: nineteen of twenty parts of the exploration are gone."""
 LEAST_EXPLAINED = 0.05
 """Of the variance of the returns: below, advantages are the returns themselves, with all their noise."""
-RATE_FACTOR = 1 / 3
-"""About half an order of magnitude: the usual step of a search over learning rates."""
 
 
 def off_policy(view: View) -> Finding | None:
@@ -39,7 +37,7 @@ def off_policy(view: View) -> Finding | None:
         f"{math.exp(-value):.2f} (|log rho|, 90 % quantile, {value:.2f} in quarter {quarter + 1} of the updates; "
         f"up to {LARGEST_LOG_RHO:.2f} is well), at a mean lag of {lag:.1f} updates"
     )
-    changes = [_lower_rate(view, "the policy changes less from update to update")]
+    changes = [lower_rate(view.config, "the policy changes less from update to update")]
     if lag >= 1 and not view.synchronous:
         less = setting(
             "lag.max_lag", int(lag // 2), f"half the lag of now, with lag.max_lag={view.get('lag.max_lag')}"
@@ -58,7 +56,7 @@ def clipping(view: View) -> Finding | None:
         f"{100 * value:.0f} % of the env_steps were clipped (quarter {quarter + 1} of the updates; up to "
         f"{100 * LARGEST_CLIP_FRACTION:.0f} % is well): the policy leaves its trust interval within an update"
     )
-    return Finding(what, _lower_rate(view, "smaller steps within it"), {"clip_fraction": value})
+    return Finding(what, lower_rate(view.config, "smaller steps within it"), {"clip_fraction": value})
 
 
 def entropy(view: View) -> Finding | None:
@@ -71,7 +69,7 @@ def entropy(view: View) -> Finding | None:
         return None
     view.need_updates(FEWEST_UPDATES)
     first = float(np.nanmax(view.initial["entropy"]))
-    last = values[-(len(values) // 4) :]
+    last = values[-(len(values) // QUARTERS) :]
     if not (first > 0 and (last >= 0).all() and (last <= COLLAPSED * first).all()):
         return None
     now = float(np.median(last))
@@ -84,7 +82,7 @@ def entropy(view: View) -> Finding | None:
         setting(
             "algorithm.entropy_coefficient", rounded(max(3 * own, 0.01)), f"now {own:g}; keeps it exploring"
         ),
-        _lower_rate(view, "it gets there less soon"),
+        lower_rate(view.config, "it gets there less soon"),
     ]
     return Finding(what, allowed(view.config, changes), {"entropy": now, "initial_entropy": first})
 
@@ -100,7 +98,7 @@ def value(view: View) -> Finding | None:
         f"0 nothing, less is worse than a constant; above {LEAST_EXPLAINED:g} is well)"
     )
     own = view.get("algorithm.value_coefficient")
-    changes = [_lower_rate(view, "the value jumps past its targets")]
+    changes = [lower_rate(view.config, "the value jumps past its targets")]
     if own is not None and last > -LEAST_EXPLAINED:
         raised = rounded(max(2 * float(own), 0.5))
         changes = [
@@ -125,73 +123,13 @@ def nonfinite(view: View) -> Finding | None:
     if not len(before):
         what = f"{where} update {first}, before anything was learned: the data are not finite{kept}"
         return Finding(
-            what, Change(f"{check_env(view)}: it finds rewards and observations that are not finite"), numbers
+            what,
+            Change(f"{check_env(view.config)}: it finds rewards and observations that are not finite"),
+            numbers,
         )
-    return Finding(f"{where} update {first}{kept}", _lower_rate(view, "parameters grow less fast"), numbers)
-
-
-def priorities(view: View) -> Finding | None:
-    """Priorities that no memory takes."""
-    rows = view["replay"]
-    refused = sum(
-        int(rows["refused_priorities"][rows["role_rank"] == shard].max())
-        for shard in np.unique(rows["role_rank"])
+    return Finding(
+        f"{where} update {first}{kept}", lower_rate(view.config, "parameters grow less fast"), numbers
     )
-    if refused <= 0:
-        return None
-    what = f"{refused:,} priorities were below zero or not finite and were left out: TD errors are not finite"
-    return Finding(what, _lower_rate(view, "values grow less fast"), {"refused_priorities": refused})
-
-
-def limiter(view: View) -> Finding | None:
-    """One side of the replay memory waits for most of the time, by the configuration's ratio and not by its speed."""
-    rows = view["replay"]
-    if not len(rows) or view.one_process:
-        return None
-    view.need_updates(FEWEST_UPDATES)
-    waits = {side: _wait_share(view, side) for side in ("actors_wait_s", "learners_wait_s")}
-    side = max(waits, key=lambda name: waits[name])
-    share = waits[side]
-    if share <= LARGEST_LIMITER_WAIT:
-        return None
-    ratio = float(view.get("replay.samples_per_insert", 1.0))
-    numbers = {name.replace("_s", "_fraction"): value for name, value in waits.items()}
-    if side == "actors_wait_s":
-        what = f"the actors were held back for {100 * share:.0f} % of the time, since samples_per_insert={ratio:g} lets in no more"
-        change = setting(
-            "replay.samples_per_insert", rounded(ratio * (1 - share)), "as fast as actors and learners are"
-        )
-        return Finding(what, allowed(view.config, [change]), numbers)
-    what = f"the learners were held back for {100 * share:.0f} % of the time, since too little was inserted for samples_per_insert={ratio:g}"
-    actors = int(view.get(view.acting_key, 1))
-    more = setting(view.acting_key, min(2 * actors, math.ceil(actors / (1 - share))), "more is inserted")
-    again = setting(
-        "replay.samples_per_insert",
-        rounded(ratio / max(1 - share, 0.1)),
-        "as fast as actors and learners are",
-    )
-    return Finding(what, allowed(view.config, [more, again]), numbers)
-
-
-LARGEST_LIMITER_WAIT = 0.5
-"""Of the time: from here on that side is idle more than it works."""
-
-
-def check_env(view: View) -> str:
-    """The command that tests the environments of the run."""
-    engine, name = view.get("env.engine", "gymnasium"), view.get("env.id", "ENV")
-    return f"hpcrl check {name}" if engine == "custom" else f"hpcrl check {engine}:{name}"
-
-
-def _wait_share(view: View, column: str) -> float:
-    """Share of the time between the first and the last batch, mean over the shards."""
-    rows, shares = view["replay"], []
-    if view.trained_s <= 0:
-        raise CannotTell("no time has passed between the updates")
-    for shard in np.unique(rows["role_rank"]):
-        own = rows[column][rows["role_rank"] == shard]
-        shares.append(float(own[-1] - own[0]) / view.trained_s)
-    return min(float(np.mean(shares)), 0.99)
 
 
 def _worst_quarter(view: View, column: str) -> tuple[int, float] | None:
@@ -204,9 +142,4 @@ def _worst_quarter(view: View, column: str) -> tuple[int, float] | None:
 
 
 def _part(values: Any, quarter: int) -> Values:
-    return np.array_split(values, 4)[quarter]
-
-
-def _lower_rate(view: View, why: str) -> Change:
-    rate = float(view.get("algorithm.learning_rate", 3e-4))
-    return setting("algorithm.learning_rate", rounded(rate * RATE_FACTOR), f"a third of {rate:g}; {why}")
+    return np.array_split(values, QUARTERS)[quarter]

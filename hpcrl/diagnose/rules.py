@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpcrl.diagnose import data_rules as data
 from hpcrl.diagnose import learning_rules as learning
+from hpcrl.diagnose import memory_rules as memory
 from hpcrl.diagnose.finding import Rule
 
 RULES: tuple[Rule, ...] = (
@@ -12,7 +13,7 @@ RULES: tuple[Rule, ...] = (
     Rule("weights", "wrong", "learners", "all equal", data.weights),
     Rule("lag_bound", "wrong", "lag", "lag.max_lag", data.lag_bound),
     Rule("nonfinite", "wrong", "updates.applied", "none", learning.nonfinite),
-    Rule("priorities", "wrong", "replay.refused_priorities", "none", learning.priorities),
+    Rule("priorities", "wrong", "replay.refused_priorities", "none", memory.priorities),
     Rule(
         "reset_steps", "wrong", "updates.valid_fraction, episodes", f"{data.LEAST_RESETS:g}", data.reset_steps
     ),
@@ -34,6 +35,6 @@ RULES: tuple[Rule, ...] = (
     Rule("value", "harmful", "updates.explained_variance", f"{learning.LEAST_EXPLAINED:g}", learning.value),
     Rule("software", "harmful", "provenance of the attempts", "equal", data.software),
     Rule("disk", "costly", "events", "none", data.disk),
-    Rule("limiter", "costly", "replay", f"{learning.LARGEST_LIMITER_WAIT:g}", learning.limiter),
+    Rule("limiter", "costly", "replay", f"{memory.LARGEST_WAIT:g}", memory.limiter),
 )
 """Worst first, and so are their findings."""

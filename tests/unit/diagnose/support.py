@@ -106,7 +106,7 @@ def seats(*roles, one_rank=False, node="n1", cores="0-63"):
 
 
 def timers(times, wall_s=10.0, time_s=10.0):
-    """Table `timers` at one moment: {("actor", 0): {hop: own seconds}}; what is left of the wall is the role's waiting."""
+    """Table `timers` at one moment, of {("actor", 0): {hop: own seconds}}; a role waits for the rest of the wall."""
     parts = []
     for (role, index), hops in times.items():
         rest = {"role.wait": wall_s - sum(hops.values())} if sum(hops.values()) < wall_s else {}
