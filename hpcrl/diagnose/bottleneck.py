@@ -56,29 +56,32 @@ def find_bottleneck(view: View) -> Bottleneck:
         raise CannotTell(f"its times are of {longest:.1f} s; {SHORTEST_S:g} s are needed")
     groups = [[rank for rank in ranks if rank.has(roles)] for roles in (ACTING, ("replay",), LEARNING)]
     busiest = [max(group, key=lambda rank: rank.busy_share) for group in groups if group]
-    critical, together = max(busiest, key=lambda rank: rank.busy_share), _different(busiest)
-    shares, how = (
-        critical.busy,
-        f"{critical.name} waits least: it works {_percent(critical.busy_share)} of its time",
-    )
-    if critical.busy_share < MOSTLY and sum(rank.busy_share for rank in together) >= IN_TURN:
-        critical = max(together, key=lambda rank: max(rank.busy.values(), default=0.0))
-        shares, how = critical.busy, f"the ranks work in turn, none more than {_percent(critical.busy_share)} of the time"
-    elif critical.busy_share < MOSTLY:
-        critical, how = _where_they_wait(view, busiest)
-        shares = {**critical.busy, **critical.waiting}
+    if not busiest:
+        raise CannotTell("no times of actors, replay ranks or learners are written yet")
+    critical, shares, how = _held_up_by(view, busiest)
     part, hop = _largest(shares)
     share = sum(shares.get(one, 0.0) for one in PARTS[part])
-    evidence = [f"{how}; {part} takes {_percent(share)}, {hop} alone {_percent(shares[hop])}"]
-    evidence += [_sentence(rank) for rank in together if rank is not critical]
+    evidence = [f"{how}; {part} takes {_percent(share)}, {hop} alone {_percent(shares.get(hop, 0.0))}"]
+    others = {rank.world_rank: rank for rank in busiest if rank is not critical}
+    evidence += [_sentence(rank) for rank in others.values()]
     evidence += _late_learner(ranks, critical) + crowded(view)
     ordered = dict(sorted(shares.items(), key=lambda item: -item[1]))
     change = faster(view, part, hop, critical, ranks)
     return Bottleneck(part, hop, critical.name, share, evidence, change, ordered)
 
 
-def _different(ranks: Sequence[RankTime]) -> list[RankTime]:
-    return list({rank.world_rank: rank for rank in ranks}.values())
+def _held_up_by(view: View, busiest: Sequence[RankTime]) -> tuple[RankTime, dict[str, float], str]:
+    """Which rank, its shares of the time to choose among, and how that is known."""
+    critical = max(busiest, key=lambda rank: rank.busy_share)
+    works = _percent(critical.busy_share)
+    if critical.busy_share >= MOSTLY:
+        return critical, critical.busy, f"{critical.name} waits least: it works {works} of its time"
+    together = {rank.world_rank: rank.busy_share for rank in busiest}
+    if sum(together.values()) >= IN_TURN:
+        critical = max(busiest, key=lambda rank: max(rank.busy.values(), default=0.0))
+        return critical, critical.busy, f"the ranks work in turn, none more than {works} of the time"
+    critical, how = _where_they_wait(view, busiest)
+    return critical, {**critical.busy, **critical.waiting}, how
 
 
 def _largest(shares: dict[str, float]) -> tuple[str, str]:

@@ -113,6 +113,8 @@ def _upkeep(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime])
         if updates is not None:
             return [setting("checkpoint.every_updates", 2 * int(updates), "half as many")]
         return [setting("checkpoint.every_seconds", rounded(2 * float(seconds or 600)), "half as many")]
+    if hop == "trace.write":
+        return [setting("profile.trace", False, "nothing is traced")]
     if hop in ("records.send", "records.write"):
         interval = float(view.get("storage.flush_interval_s", 1.0))
         return [

@@ -17,10 +17,14 @@ FEWEST_FOR_VALUES = 40
 """A value function may need some tens of updates before it explains anything."""
 LARGEST_LOG_RHO = math.log(2)
 """Of the 90 % quantile: a tenth of the env_steps count double or half, and what a cap cuts off is biased."""
+LEAST_LAG = 2.0
+"""updates; weights that are far from one at less come from the size of the steps, and less lag would not help."""
 LARGEST_CLIP_FRACTION = 0.3
 """PPO means to clip about a tenth; where it clips a third, that much of the batch has no gradient left."""
 COLLAPSED = 0.05
 """Of the initial policy's entropy: nineteen of twenty parts of the exploration are gone."""
+NO_ENTROPY = 0.02
+"""nat; of two choices one is taken in 3 of 1000 env_steps. For policies that are past exploring after one update."""
 LEAST_EXPLAINED = 0.05
 """Of the variance of the returns: below, advantages are the returns themselves, with all their noise."""
 
@@ -33,12 +37,12 @@ def off_policy(view: View) -> Finding | None:
     quarter, value = found
     lag = float(np.nanmedian(_part(view["updates"]["lag_mean"], quarter)))
     what = (
-        f"a tenth of the env_steps have importance weights above {math.exp(value):.1f} or below "
-        f"{math.exp(-value):.2f} (|log rho|, 90 % quantile, {value:.2f} in quarter {quarter + 1} of the updates; "
+        f"a tenth of the env_steps have importance weights above {math.exp(value):.2g} or below "
+        f"{math.exp(-value):.2g} (|log rho|, 90 % quantile, {value:.2f} in quarter {quarter + 1} of the updates; "
         f"up to {LARGEST_LOG_RHO:.2f} is well), at a mean lag of {lag:.1f} updates"
     )
     changes = [lower_rate(view.config, "the policy changes less from update to update")]
-    if lag >= 1 and not view.synchronous:
+    if lag >= LEAST_LAG and not view.synchronous:
         less = setting(
             "lag.max_lag", int(lag // 2), f"half the lag of now, with lag.max_lag={view.get('lag.max_lag')}"
         )
@@ -70,12 +74,12 @@ def entropy(view: View) -> Finding | None:
     view.need_updates(FEWEST_UPDATES)
     first = float(np.nanmax(view.initial["entropy"]))
     last = values[-(len(values) // QUARTERS) :]
-    if not (first > 0 and (last >= 0).all() and (last <= COLLAPSED * first).all()):
+    if not (first > 0 and (last >= 0).all() and (last <= max(COLLAPSED * first, NO_ENTROPY)).all()):
         return None
     now = float(np.median(last))
     what = (
-        f"the policy's entropy has fallen to {now:.3g} nat, {100 * now / first:.1f} % of the {first:.3g} it began with "
-        f"(below {100 * COLLAPSED:.0f} % it hardly tries anything any more)"
+        f"the policy's entropy has fallen to {now:.3g} nat, {100 * now / first:.1f} % of the {first:.3g} it began with: "
+        f"it hardly tries anything any more (below {100 * COLLAPSED:.0f} %, or {NO_ENTROPY:g} nat)"
     )
     own = float(view.get("algorithm.entropy_coefficient", 0.0))
     changes = [

@@ -34,7 +34,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "learners.meet",
     ),
     "evaluation": ("evaluation",),
-    "upkeep": ("records.send", "records.write", "checkpoint.write", "role.loop"),
+    "upkeep": ("records.send", "records.write", "checkpoint.write", "trace.write", "role.loop"),
 }
 """Part of a run -> its hops."""
 PART_OF = {hop: part for part, hops in PARTS.items() for hop in hops}

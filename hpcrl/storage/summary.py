@@ -77,7 +77,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "lag": lag_summary(read_table(run, "lag"), updates),
         "replay": replay_summary(read_table(run, "replay")),
         "actors": actor_shares(run),
-        "training_return": _training_return(episodes),
+        "training_return": _moments(episodes["episode_return"][-_RETURN_EPISODES:]),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
         "evaluation": _evaluation(read_table(run, "evaluation")),
@@ -206,7 +206,8 @@ def _attempt_table(attempts: list[dict[str, Any]]) -> Table:
 
 def _next_commands(run: Path, status: str) -> list[str]:
     again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
-    return [*again, f"hpcrl describe {run}", f"hpcrl diagnose {run}", f"python analysis/curves.py {run} --out curves.png"]
+    look = [f"hpcrl describe {run}", f"hpcrl diagnose {run}"]
+    return [*again, *look, f"python analysis/curves.py {run} --out curves.png"]
 
 
 def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
@@ -241,10 +242,6 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
     for attempt in np.unique(updates["attempt"]):
         wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
     return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
-
-
-def _training_return(episodes: Rows) -> dict[str, Any] | None:
-    return _moments(episodes["episode_return"][-_RETURN_EPISODES:])
 
 
 def _evaluation(rows: Rows) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ DROPS = (
 MADE = "tests.system.diagnose_envs:"
 NAN_REWARDS = 'env.kwargs={"env": {"id": "counting", "engine": "toy"}}'
 FAULTS = {
-    "clipping": (f"{CARTPOLE}:ppo", ("algorithm.learning_rate=0.1", "budget.env_steps=60000")),
+    "clipping": (f"{CARTPOLE}:ppo", ("algorithm.learning_rate=0.02", "budget.env_steps=60000")),
     "off_policy": (
         f"{CARTPOLE}:impala",
         ("algorithm.learning_rate=0.05", "lag.max_lag=4", "env.num_envs=64", "budget.env_steps=150000"),

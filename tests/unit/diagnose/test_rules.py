@@ -190,7 +190,7 @@ def test_a_rule_fires_on_its_fault_alone(name):
 @pytest.mark.parametrize(
     ("fault", "part"),
     [
-        ("off_policy", "above 3.3 or below 0.30"),
+        ("off_policy", "above 3.3 or below 0.3 ("),
         ("dropped", "60 of 460 trajectories were dropped as too old (lag.overdue=drop), most of actor 3"),
         (
             "nonfinite",
@@ -231,6 +231,17 @@ def test_data_on_policy_call_for_smaller_steps_not_for_less_lag():
     view = make_view(make_config(**SYNCHRONOUS), updates=updates(lag_mean=0.0, log_rho_p90=1.2))
     ((rule, finding),) = examine(view).findings
     assert rule.name == "off_policy" and finding.change.key == "algorithm.learning_rate"
+
+
+def test_little_lag_is_not_blamed():
+    view = make_view(make_config(lag={"max_lag": 8}), updates=updates(lag_mean=1.0, log_rho_p90=1.2))
+    ((_, finding),) = examine(view).findings
+    assert finding.change.key == "algorithm.learning_rate"
+
+
+def test_a_policy_that_collapses_in_the_first_update_has_collapsed():
+    ((rule, _),) = examine(make_view(updates=updates(entropy=from_update(2, 0.008, 0.09)))).findings
+    assert rule.name == "entropy"
 
 
 def test_a_value_that_is_hardly_learned_is_weighed_more():

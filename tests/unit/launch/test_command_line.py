@@ -86,6 +86,7 @@ class TestWithoutMpi:
             (["run", "--help"], "exit codes"),
             (["config", "--help"], "--set"),
             (["describe", "--help"], "RUN"),
+            (["diagnose", "--help"], "exit codes"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
         ],
     )
@@ -125,6 +126,12 @@ class TestWithoutMpi:
         code, output, _ = hpcrl(folder, "describe", finished_run, "--json", **no_mpi)
         assert code == 0 and json.loads(output)["updates"] == 2
 
+    def test_diagnose(self, folder, no_mpi, finished_run):
+        code, output, errors = hpcrl(folder, "diagnose", finished_run, "--json", **no_mpi)
+        assert (code, errors) == (0, "") and json.loads(output)["updates"] == 2
+        code, output, errors = hpcrl(folder, "diagnose", "nowhere", **no_mpi)
+        assert (code, output) == (2, "") and "'nowhere' does not exist" in errors
+
     def test_describe_of_nothing(self, folder, no_mpi):
         code, output, errors = hpcrl(folder, "describe", "nowhere", **no_mpi)
         assert (code, output) == (2, "") and "'nowhere' does not exist" in errors
@@ -136,6 +143,7 @@ class TestWithoutMpi:
         ["config", f"{CARTPOLE}:impala"],
         ["config", f"{CARTPOLE}:ppo", "--set", "ranks.workers=0"],
         ["config", f"{CARTPOLE}:nobody"],
+        ["diagnose", "nowhere"],
         ["run", f"{CARTPOLE}:impala", "--set", "lag.max_lagg=1"],
         ["run", "nowhere.py:impala"],
         ["run", f"{CARTPOLE}:impala", "--ranks", "2"],
