@@ -55,9 +55,9 @@ A run has a trace when it was started with it; the rest of its life does not cos
   hpcrl run jobs/cartpole.py:impala --set profile.trace=true --set profile.trace_s=20
   hpcrl trace runs/cartpole-impala-0-001 trace.json
 
-Open the file in https://ui.perfetto.dev or chrome://tracing. A process is a rank, a slice a hop (analysis/README.md says
-what each is), and all clocks are those of rank 0. Works while the run goes on and after a kill; the file of one rank,
-RUN/trace/ATTEMPT/RANK.json, can be opened by itself, too.
+Open the file in https://ui.perfetto.dev or chrome://tracing. A process is a rank, a slice a hop (analysis/README.md
+says what each is), and all clocks are those of rank 0. Works while the run goes on and after a kill; the file of one
+rank, RUN/trace/ATTEMPT/RANK.json, can be opened by itself, too.
 
 exit codes: 0 written, 2 RUN has no trace, or OUT.json cannot be written
 """

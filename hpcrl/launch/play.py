@@ -120,8 +120,9 @@ def _end(world: World, session: Session, results: list[Results]) -> int:
 
 def _record_last(session: Session) -> None:
     """What this rank has sent and where its time went; no role has anything more to do."""
+    slots_s = session.timers("slot.wait").seconds  # of an actor, which has one stream of them
     session.timers.begin("end.wait")
-    session.record("edges", edge_rows(session.world))
+    session.record("edges", edge_rows(session.world, {"trajectory": slots_s}))
     session.record("timers", session.timers.rows())
 
 

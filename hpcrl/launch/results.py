@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+from collections.abc import Mapping
 from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
@@ -158,8 +159,11 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def edge_rows(world: World) -> Rows:
-    """What each of this rank's streams has sent. Local."""
+def edge_rows(world: World, waits_s: Mapping[str, float]) -> Rows:
+    """What each of this rank's streams has sent. Local.
+
+    `waits_s`: by kind of message how long this rank has waited for free slots; by design it does for no other kind.
+    """
     rows = [
         table_row(
             "edges",
@@ -168,6 +172,7 @@ def edge_rows(world: World) -> Rows:
             dest=sender.dest,
             messages=sender.messages,
             bytes=sender.bytes,
+            wait_s=waits_s.get(sender.tag.name.lower(), 0.0),
         )
         for sender in world.senders
     ]

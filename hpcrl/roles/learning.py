@@ -22,7 +22,7 @@ from hpcrl.roles.account import open_account
 from hpcrl.roles.batch import Fields, parts_of, set_aside
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
-from hpcrl.roles.records import record_update, table_row
+from hpcrl.roles.records import record_sums, record_update, table_row
 from hpcrl.roles.session import RoleLoop, Session, record_event
 from hpcrl.storage.parts import Given
 
@@ -228,6 +228,7 @@ class Learning:
             weights_sha256=self.algorithm.parameters.sha256(),
         )
         session.record("learners", row)
+        record_sums(session.record, session.world.rank, self._timers, self._reducer.sent_bytes)
         if session.control.save_at is not None:
             self._write(others, final=True)
         limit_s, began = config.comm.drain_timeout_s, perf_counter()

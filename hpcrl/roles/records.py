@@ -14,6 +14,7 @@ import numpy.typing as npt
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
 from hpcrl.config.hops import Timed
+from hpcrl.roles.timers import Timers
 from hpcrl.storage.schema import TABLES, Rows
 
 if TYPE_CHECKING:
@@ -227,3 +228,17 @@ def record_update(
     )
     # Last: an update in the file has its lags there too, also after a kill.
     record("updates", row)
+
+
+def record_sums(record: Sink, rank: int, timers: Timers, sent_bytes: int) -> None:
+    """Hand the writer what a learner on world rank `rank` gave to sums over the learners."""
+    row = table_row(
+        "edges",
+        stream="sums",
+        source=rank,
+        dest=-1,
+        messages=timers("reducer.mean_gradients").count + timers("reducer.sum_counts").count,
+        bytes=sent_bytes,
+        wait_s=timers("reducer.wait").seconds,
+    )
+    record("edges", row)

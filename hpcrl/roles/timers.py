@@ -149,12 +149,12 @@ class Timers:
         return self._since >= self._due
 
     def rows(self) -> Rows:
-        """Rows of table `timers` up to now: `own_s` of all add up to `wall_s`."""
+        """Rows of table `timers` up to now: `own_s` of all add up to `age_s`."""
         now = perf_counter()
         self._charge(now, self._current)
-        wall_s = now - self.begun
-        self._due = self.begun + max(_MORE_ROWS * wall_s, wall_s + _FIRST_ROWS_S)
-        return np.concatenate([role.rows(now, wall_s) for role in self._roles])
+        age_s = now - self.begun
+        self._due = self.begun + max(_MORE_ROWS * age_s, age_s + _FIRST_ROWS_S)
+        return np.concatenate([role.rows(now, age_s) for role in self._roles])
 
     def end_trace(self) -> None:
         """Write what is left of it, if there is one."""
@@ -260,7 +260,7 @@ class _Role:
         """Hops that are entered, outermost first, and since when."""
         self.starts, self.waits = True, False
 
-    def rows(self, now: float, wall_s: float) -> Rows:
+    def rows(self, now: float, age_s: float) -> Rows:
         own = [one for one in self.accounts.values() if one.count or one.own_s]
         under_way = dict.fromkeys(self.accounts, 0.0)
         for account, entered in self.stack:
@@ -273,5 +273,5 @@ class _Role:
             seconds=np.array([one.seconds + under_way[one.hop] or one.own_s for one in own]),
             own_s=np.array([one.own_s for one in own]),
             count=np.array([max(one.count, 1) for one in own]),
-            wall_s=wall_s,
+            age_s=age_s,
         )
