@@ -24,6 +24,8 @@ MOSTLY = 0.75
 """Share of its time in which a rank works, from where on the others wait for it: it has hardly time to wait itself."""
 IN_TURN = 0.75
 """Sum of what the busiest rank of each role works: from here on they take turns, and work is what holds them up."""
+MOVING = ("transport", "queue", "reduction")
+"""Parts of which the bytes that travel are evidence."""
 WORTH_A_WORD = 0.1
 """Share of the time; less is how ranks are never quite in step."""
 
@@ -65,6 +67,8 @@ def find_bottleneck(view: View) -> Bottleneck:
     others = {rank.world_rank: rank for rank in busiest if rank is not critical}
     evidence += [_sentence(rank) for rank in others.values()]
     evidence += _late_learner(ranks, critical) + crowded(view)
+    if part in MOVING:
+        evidence += _traffic(view)
     ordered = dict(sorted(shares.items(), key=lambda item: -item[1]))
     change = faster(view, part, hop, critical, ranks)
     return Bottleneck(part, hop, critical.name, share, evidence, change, ordered)
@@ -123,6 +127,23 @@ def _late_learner(ranks: Sequence[RankTime], critical: RankTime) -> list[str]:
     waited = float(np.mean([rank.share("reducer.wait") for rank in others])) - critical.share("reducer.wait")
     who = "the other learner waits" if len(others) == 1 else "the other learners wait"
     return [f"{who} {_percent(waited)} more of the time in sums for it"] if waited > WORTH_A_WORD else []
+
+
+def _traffic(view: View) -> list[str]:
+    """What most bytes travel as, by the last row of each edge."""
+    last = {(row["stream"], row["source"], row["dest"]): row for row in view["edges"]}
+    if not last:
+        return []
+    totals: dict[bytes, list[float]] = {}
+    for (stream, _, _), row in last.items():
+        total = totals.setdefault(bytes(stream), [0.0, 0.0, 0.0])
+        for place, name in enumerate(("bytes", "messages", "wait_s")):
+            total[place] += float(np.nan_to_num(row[name]))
+    stream, (nbytes, messages, wait_s) = max(totals.items(), key=lambda item: item[1][0])
+    seconds = max(float(row["time_s"]) for row in last.values())
+    text = f"most bytes travel as {stream.decode()}: {nbytes / 1e6:.3g} MB in {messages:,.0f} messages"
+    text += f", {nbytes / 1e6 / seconds:.3g} MB/s" if seconds > 0 else ""
+    return [text + (f"; the senders waited {wait_s:.1f} s" if wait_s else "")]
 
 
 def crowded(view: View) -> list[str]:

@@ -118,7 +118,7 @@ def _rows_of(timers: Rows, roles: list[tuple[str, int]]) -> Rows:
 
 def _rank_time(world_rank: int, roles: list[tuple[str, int]], rows: Rows, trained_from_s: float) -> RankTime:
     # files that do not say how old the process was have rows of one moment, its end
-    age_s = np.where(np.isfinite(rows["wall_s"]), rows["wall_s"], rows["time_s"].max())
+    age_s = np.where(np.isfinite(rows["age_s"]), rows["age_s"], rows["time_s"].max())
     end_s = float(age_s.max())
     after = _own_times(rows[age_s == end_s])
     start_s = after.pop("start", 0.0)

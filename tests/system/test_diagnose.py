@@ -60,7 +60,7 @@ def delay_s(tmp_path_factory):
     for layout, (settings, _) in LAYOUTS.items():
         ended = run(tmp_path_factory.mktemp(layout), "budget.env_steps=4000", *settings, recipe=TOY)
         times = ended.table("timers")
-        last = times[times["wall_s"] == times["wall_s"].max()]
+        last = times[times["age_s"] == times["age_s"].max()]
         updates = len(ended.table("updates"))
         inside = last[np.isin(last["hop"], [hop.encode() for hop in PER_STEP + PER_UPDATE])]
         longest = max(longest, float(inside["own_s"].max() / updates))

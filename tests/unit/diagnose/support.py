@@ -121,7 +121,7 @@ def timers(times, wall_s=10.0, time_s=10.0):
                     seconds=seconds,
                     own_s=seconds,
                     count=1,
-                    wall_s=wall_s,
+                    age_s=wall_s,
                 )
             )
     return np.concatenate(parts)

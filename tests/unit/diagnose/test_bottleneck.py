@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-from hpcrl.config.hops import HOPS
 
 from hpcrl.config import RunConfig
+from hpcrl.config.hops import HOPS
 from hpcrl.diagnose.bottleneck import find_bottleneck
 from hpcrl.diagnose.faster import faster
 from hpcrl.diagnose.times import PART_OF, PARTS, rank_times
@@ -50,7 +50,7 @@ def slow_pipeline(hop, one_rank=False):
     table = np.concatenate(
         [timers({key: hops}, wall_s if not one_rank else 0.0) for key, hops in own.items()]
     )
-    table["wall_s"] = wall_s
+    table["age_s"] = wall_s
     return make_view(
         timers=table, ranks=seats(*WAIT, one_rank=one_rank), updates=updates(60, time_s=np.arange(60.0))
     )
@@ -70,7 +70,7 @@ def test_a_slow_hop_of_a_pipeline_is_named_first(hop, one_rank):
 def test_a_slow_hop_of_the_synchronous_scheme_is_named_first(hop):
     own = {("worker", rank): cycle("worker", hop, 0.1, 0.0) for rank in range(2)}
     view = make_view(make_config(**SYNCHRONOUS), timers=timers(own, 0.0), ranks=seats("worker", "worker"))
-    view["timers"]["wall_s"] = sum(own["worker", 0].values())
+    view["timers"]["age_s"] = sum(own["worker", 0].values())
     assert find_bottleneck(view).hop == hop
 
 
@@ -155,6 +155,25 @@ def test_more_actors_are_advised_as_many_as_the_learner_has_room_for():
     assert "8 more, on cores of their own; the learners work 60 % of their time" in change.text
 
 
+def test_what_travels_is_evidence_where_moving_it_takes_long():
+    early, late = ({"messages": n, "bytes": 4e6 * n, "wait_s": n / 10} for n in (1, 5))
+    edges = [
+        rows("edges", stream=stream, source=1, dest=0, time_s=time_s, **more)
+        for stream, time_s, more in (
+            ("trajectory", 1.0, early),
+            ("trajectory", 10.0, late),
+            ("grant", 10.0, {"bytes": 9, "messages": 9}),
+        )
+    ]
+    view = slow_pipeline("stream.send")
+    view.tables["edges"] = np.concatenate(edges)
+    said = "most bytes travel as trajectory: 20 MB in 5 messages, 2 MB/s; the senders waited 0.5 s"
+    assert said in find_bottleneck(view).evidence
+    view = slow_pipeline("env.recv")
+    view.tables["edges"] = np.concatenate(edges)
+    assert said not in find_bottleneck(view).evidence
+
+
 def test_a_crowded_node_is_said():
     view = slow_pipeline("env.recv")
     view["ranks"]["cores"] = b"0-1"
@@ -208,7 +227,7 @@ class TestTimes:
 
     def test_files_without_own_times_are_read(self):
         table = timers({("learner", 0): {"algorithm.update": 6.0, "reducer.mean_gradients": 4.0}}, 0.0)
-        table["own_s"] = table["wall_s"] = np.nan
+        table["own_s"] = table["age_s"] = np.nan
         rank = self.only(table, "learner")
         assert rank.own_s == {"algorithm.update": 2.0, "reducer.mean_gradients": 4.0} and rank.wall_s == 10.0
 

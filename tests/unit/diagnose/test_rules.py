@@ -254,7 +254,7 @@ def test_a_value_that_is_hardly_learned_is_weighed_more():
 
 
 def test_entropy_is_compared_with_that_of_the_first_policy_not_of_the_attempt():
-    late = updates(entropy=0.01)
+    late = updates(entropy=0.03)
     assert examine(make_view(updates=late)).findings == []
     ((rule, _),) = examine(make_view(updates=late, initial=updates(3))).findings
     assert rule.name == "entropy"
