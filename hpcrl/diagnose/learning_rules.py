@@ -78,8 +78,8 @@ def entropy(view: View) -> Finding | None:
         return None
     now = float(np.median(last))
     what = (
-        f"the policy's entropy has fallen to {now:.3g} nat, {100 * now / first:.1f} % of the {first:.3g} it began with: "
-        f"it hardly tries anything any more (below {100 * COLLAPSED:.0f} %, or {NO_ENTROPY:g} nat)"
+        f"the policy's entropy has fallen to {now:.3g} nat, {100 * now / first:.1f} % of the {first:.3g} it began "
+        f"with: it hardly tries anything any more (below {100 * COLLAPSED:.0f} %, or {NO_ENTROPY:g} nat)"
     )
     own = float(view.get("algorithm.entropy_coefficient", 0.0))
     changes = [
