@@ -108,9 +108,8 @@ FAULTS = {
     "nonfinite": (TOY, ("env.engine=custom", "env.id=hpcrl.envs:make_with_nan_rewards", NAN_REWARDS)),
     "reset_steps": (TOY, ("env.engine=custom", f"env.id={MADE}make_same_step", "budget.env_steps=2000")),
     "odd_actor": (
-        TOY,
+        IN_STEP,
         (
-            *SYNCHRONOUS,
             "ranks.workers=3",
             "env.engine=custom",
             f"env.id={MADE}make_odd",
