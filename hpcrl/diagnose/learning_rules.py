@@ -27,6 +27,9 @@ NO_ENTROPY = 0.02
 """nat; of two choices one is taken in 3 of 1000 env_steps. For policies that are past exploring after one update."""
 LEAST_EXPLAINED = 0.05
 """Of the variance of the returns: below, advantages are the returns themselves, with all their noise."""
+SMALL_LOSS = 0.1
+"""Of what the value loss was: below, targets hardly vary any more, as where every episode lasts as long as it may, and
+there is nothing left to explain."""
 
 
 def off_policy(view: View) -> Finding | None:
@@ -95,6 +98,9 @@ def value(view: View) -> Finding | None:
     """A value function that explains nothing of the returns."""
     quarters = view.quarters("explained_variance", FEWEST_FOR_VALUES)
     if quarters is None or not quarters[-1] < LEAST_EXPLAINED:
+        return None
+    losses = view.quarters("value_loss", FEWEST_FOR_VALUES)
+    if losses is not None and losses[-1] < SMALL_LOSS * np.nanmax(losses):
         return None
     last = float(quarters[-1])
     what = (

@@ -100,6 +100,9 @@ CLEAN = {
         trajectories=rows("trajectories", 0),
         replay=replay(actors_wait_s=np.linspace(0, 9.9, UPDATES)),
     ),
+    "solved: all returns are equal": lambda: make_view(
+        updates=updates(explained_variance=from_update(60, -0.5, 0.9), value_loss=from_update(60, 1e-4, 0.1))
+    ),
     "a few dropped": lambda: make_view(
         make_config(**ACTORS, lag={"overdue": "drop"}),
         shares=shares(0.25, 0.25, 0.25, 0.25, dropped={1: 3}),
@@ -136,7 +139,7 @@ FAULTS = {
         make_config(**SYNCHRONOUS), updates=updates(clip_fraction=from_update(30, 0.5, 0.1))
     ),
     "entropy": lambda: make_view(updates=updates(entropy=from_update(40, 0.01, 0.69))),
-    "value": lambda: make_view(updates=updates(explained_variance=-0.3)),
+    "value": lambda: make_view(updates=updates(explained_variance=-0.3, value_loss=0.2)),
     "software": lambda: make_view(heads=two_attempts({"torch": "2.4"}, {"torch": "2.5"})),
     "disk": lambda: make_view(events=events("disk_refuses", text="No space left on device")),
     "limiter": lambda: replayed(learners_wait_s=np.linspace(0, 8.0, UPDATES)),
