@@ -25,7 +25,7 @@ def _acting(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime])
     now = int(view.get(view.acting_key, 1))
     if view.one_process and not view.synchronous:
         return [
-            Change("hpcrl run ... --ranks 3: one process takes turns; three act and learn at the same time")
+            Change("hpcrl run RECIPE --ranks 3: one process takes turns; three act and learn at the same time")
         ]
     learner = max(
         (rank.busy_share for rank in ranks if rank.has(LEARNING) and rank is not critical), default=0.0
@@ -70,7 +70,7 @@ def _transport(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTim
 
 def _queue(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
     now = int(view.get("ranks.replay", 1))
-    if view.one_process or now >= int(view.get("ranks.actors", 1)):
+    if view.one_process:
         return []
     return [setting("ranks.replay", now + 1, "each holds a share of the trajectories")]
 
@@ -88,7 +88,7 @@ def _learning(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime
     if view.one_process and not view.synchronous:
         return [
             *changes,
-            Change("hpcrl run ... --ranks 3: one process takes turns; three act and learn at the same time"),
+            Change("hpcrl run RECIPE --ranks 3: one process takes turns; three act and learn at the same time"),
         ]
     now = int(view.get(key, 1))
     return [*changes, setting(key, now + 1, "each computes a share of every batch, on cores of its own")]
