@@ -11,6 +11,9 @@ from hpcrl.diagnose.view import View
 
 MOST_MORE = 2.0
 """Ranks are at most doubled at a time: what is next in line is not known beyond that."""
+_THREE_RANKS = Change(
+    "hpcrl run RECIPE --ranks 3: one process takes turns; three act and learn at the same time"
+)
 
 
 def faster(view: View, part: str, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> Change:
@@ -22,39 +25,28 @@ def faster(view: View, part: str, hop: str, critical: RankTime, ranks: Sequence[
 
 def _acting(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
     """Environments or inference: more ranks that act, as many as the learners could keep busy with."""
-    now = int(view.get(view.acting_key, 1))
     if view.one_process and not view.synchronous:
-        return [
-            Change("hpcrl run RECIPE --ranks 3: one process takes turns; three act and learn at the same time")
-        ]
-    learner = max(
-        (rank.busy_share for rank in ranks if rank.has(LEARNING) and rank is not critical), default=0.0
-    )
-    room = MOST_MORE if view.synchronous else min(MOST_MORE, 1 / max(learner, 0.1))
-    wanted = max(now + 1, math.ceil(now * room))
-    most = int(view.get("env.num_envs", 1)) // int(view.get("env.num_groups", 1))
-    more = min(wanted, most)
-    why = f"{more - now} more, on cores of their own" + (
-        "" if view.synchronous else f"; the learners work {100 * learner:.0f} % of their time"
-    )
-    changes = [setting(view.acting_key, more, why)] if more > now else []
-    groups = int(view.get("env.num_groups", 1))
+        return [_THREE_RANKS]
+    now, groups = int(view.get(view.acting_key, 1)), int(view.get("env.num_groups", 1))
+    learners = [rank.busy_share for rank in ranks if rank.has(LEARNING) and rank is not critical]
+    learner = 0.0 if view.synchronous else max(learners, default=0.0)
+    wanted = max(now + 1, math.ceil(now * min(MOST_MORE, 1 / max(learner, 0.1))))
+    more = min(wanted, int(view.get("env.num_envs", 1)) // groups)
+    changes: list[Change] = []
+    if more > now:
+        room = "" if view.synchronous else f"; the learners work {100 * learner:.0f} % of their time"
+        changes = [setting(view.acting_key, more, f"{more - now} more, on cores of their own{room}")]
     if hop == "env.recv" and view.get("env.engine") == "envpool":
-        return [
-            *changes,
-            setting(
-                "env.num_groups", groups + 1, "the engine steps one group while the policy serves another"
-            ),
-        ]
+        changes.append(setting("env.num_groups", groups + 1, "one steps while the policy serves the others"))
     if view.get("env.engine") == "gymnasium":
-        return [*changes, setting("env.vectorization", "async", "a process for each environment")]
+        changes.append(setting("env.vectorization", "async", "a process for each environment"))
     return changes
 
 
 def _transport(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
     slots, lag = int(view.get("comm.slots", 2)), int(view.get("lag.max_lag", 1))
     every = int(view.get("lag.publish_every_updates", 1))
-    changes = []
+    changes: list[Change] = []
     if view.get("comm.transport") == "messages":
         changes.append(setting("comm.transport", "auto", "shared memory inside a node"))
     if hop in ("policy.fetch", "publisher.publish"):
@@ -78,7 +70,7 @@ def _queue(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) 
 def _learning(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
     if hop == "algorithm.gradient":
         return _acting(view, hop, critical, ranks)
-    changes = []
+    changes: list[Change] = []
     if hop == "optimizer.step":
         changes += [
             *_fewer_steps(view),
@@ -86,16 +78,13 @@ def _learning(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime
         ]
     key = "ranks.workers" if view.synchronous else "ranks.learners"
     if view.one_process and not view.synchronous:
-        return [
-            *changes,
-            Change("hpcrl run RECIPE --ranks 3: one process takes turns; three act and learn at the same time"),
-        ]
+        return [*changes, _THREE_RANKS]
     now = int(view.get(key, 1))
     return [*changes, setting(key, now + 1, "each computes a share of every batch, on cores of its own")]
 
 
 def _reduction(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
-    changes = []
+    changes: list[Change] = []
     nodes = {bytes(row["node"]) for row in view["ranks"] if row["role"] in (b"learner", b"worker")}
     if len(nodes) > 1:
         changes.append(setting("reduction.compression", "bf16", "half the bytes between nodes"))
