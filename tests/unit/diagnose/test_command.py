@@ -101,6 +101,7 @@ def test_the_last_attempt_that_trained_is_looked_at(run):
     open_log(run, 3).close()
     found = diagnose(run.path)
     assert (found.view.attempt, len(found.view["updates"]), found.findings) == (2, 40, [])
+    assert found.view.initial["update"].tolist() == [1, 2, 3]  # of the run, not of the attempt
 
 
 def test_a_run_without_its_configuration_is_diagnosed(run):
