@@ -6,10 +6,10 @@ import argparse
 from typing import Any
 
 _HELP = """\
-First the bottleneck: the part of the run that the others wait for (environment, inference, transport, queue, learner
-compute, reduction, evaluation, upkeep), the hop in it, and how much of its rank's time that takes; then what is wrong
-with the run, worst first. Each with the numbers it was seen by, and one change: a key and a value that the run's
-configuration allows, or what to do.
+First what is wrong with the run, worst first: wrong (results cannot be trusted, or there are none), harmful (learning
+suffers), costly (time does). Then the bottleneck: the part of the run that the others wait for (environment, inference,
+transport, queue, learner compute, reduction, evaluation, upkeep), the hop in it, and its share of its rank's time. Each
+with the numbers it was seen by, and one change: a key and a value that the run's configuration allows, or what to do.
 
 Works on a run that goes on (what it says then is of what is written so far), was killed, or has ended, and looks at the
 last attempt that has trained. What a run is too short for is said. Needs neither MPI nor torch.

@@ -165,17 +165,15 @@ def ended(view: View) -> Finding | None:
 
 
 def stalled(view: View) -> Finding | None:
-    """A run that goes on, but makes no updates any more."""
-    if view.status["status"] != "running" or not len(view["updates"]):
+    """A run whose environments go on, but which makes no updates any more."""
+    updates, episodes = view["updates"]["time_s"], view["episodes"]["time_s"]
+    if view.status["status"] != "running" or not len(updates) or not len(episodes):
         return None
-    usual = np.median(np.diff(view["updates"]["time_s"])) if len(view["updates"]) > 1 else 0.0
-    now = max(
-        float(view[name]["time_s"].max()) for name in ("episodes", "timers", "updates") if len(view[name])
-    )
-    since = now - float(view["updates"]["time_s"][-1])
+    usual = float(np.median(np.diff(updates))) if len(updates) > 1 else 0.0
+    since = float(episodes.max() - updates[-1])
     if not since > max(STALL_S, STALL_FACTOR * usual):
         return None
-    what = f"the last update was {since:.0f} s before the last other row; they come every {usual:.2g} s"
+    what = f"episodes go on for {since:.0f} s since the last update; updates came every {usual:.2g} s"
     change = setting(
         "faults.stall_timeout_s", round(since / 2), "the rank that is stuck is named and the job ends"
     )

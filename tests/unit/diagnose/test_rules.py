@@ -19,6 +19,7 @@ from tests.unit.diagnose.support import (
     make_view,
     rows,
     seats,
+    timers,
     trajectories,
     updates,
 )
@@ -87,6 +88,10 @@ CLEAN = {
     "dqn": replayed,
     "four actors": four_actors,
     "running": lambda: make_view(status="running"),
+    "evaluating for long": lambda: make_view(
+        status="running",
+        timers=timers({("actor", 0): {"env.recv": 9.0, "end.wait": 300.0}}, 309.0, time_s=309.0),
+    ),
     "stopped": lambda: make_view(status="stopped"),
     "annealed, of a Gaussian policy": lambda: make_view(
         updates=updates(entropy=np.linspace(1.4, -2.0, UPDATES))
