@@ -176,12 +176,12 @@ class Timers:
 
     def _end_start(self, role: _Role) -> None:
         """At its first yield; what it is in by then has begun after the start."""
-        role.starts = False
-        role.rest = self._account("role.loop")
+        start, role.rest, role.starts = role.rest, self._account("role.loop"), False
         self._charge(perf_counter(), self._top())
+        until = role.stack[0][1] if role.stack else self._since
+        start.seconds, start.count = until - role.since, 1
         if self.trace is not None:
             self.trace.thread(role.thread, role.role)
-            until = role.stack[0][1] if role.stack else self._since
             self.trace.slice(role.thread, "start", role.since, until)
 
     def _write_trace(self, trace: Trace) -> None:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hpcrl.config import ConfigError
 
 FOLDER = "trace"
@@ -96,17 +98,20 @@ class TraceFile:
         self._flushed = self._last
         if not lines or self._left_bytes <= 0:
             return
-        content = (("[\n" if self._begins else ",\n") + ",\n".join(lines)).encode()
-        if len(content) + 2 > self._left_bytes:
+        ends = np.cumsum([len(line) + len(",\n") for line in lines])
+        fit = int(np.searchsorted(ends, self._left_bytes - len("\n]\n"), side="right"))
+        if fit:
+            content = (("[\n" if self._begins else ",\n") + ",\n".join(lines[:fit])).encode()
+            self._begins = False
+            self._left_bytes -= len(content)
+            try:
+                self._file.write(content)
+                self._file.flush()
+            except OSError as error:
+                self._give_up(str(error))
+                return
+        if fit < len(lines):
             self._end()
-            return
-        self._begins = False
-        self._left_bytes -= len(content)
-        try:
-            self._file.write(content)
-            self._file.flush()
-        except OSError as error:
-            self._give_up(str(error))
 
     def close(self) -> None:
         """Write what waits, and the end."""
