@@ -164,6 +164,15 @@ def ended(view: View) -> Finding | None:
     return Finding(what, Change(f"hpcrl run {view.run} --resume must: goes on from its newest checkpoint"))
 
 
+def damaged(view: View) -> Finding | None:
+    """A result file that cannot be read."""
+    if not view.damage:
+        return None
+    return Finding(
+        view.damage, Change(f"hpcrl verify {view.run}: what is damaged; then hpcrl salvage {view.run}")
+    )
+
+
 def stalled(view: View) -> Finding | None:
     """A run whose environments go on, but which makes no updates any more."""
     updates, episodes = view["updates"]["time_s"], view["episodes"]["time_s"]

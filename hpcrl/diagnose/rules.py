@@ -9,6 +9,7 @@ from hpcrl.diagnose.finding import Rule
 
 RULES: tuple[Rule, ...] = (
     Rule("ended", "wrong", "status.json", "killed or failed", data.ended),
+    Rule("damaged", "wrong", "attempts/", "none", data.damaged),
     Rule("stalled", "wrong", "updates, episodes", f"{data.STALL_S:g} s", data.stalled),
     Rule("weights", "wrong", "learners", "all equal", data.weights),
     Rule("lag_bound", "wrong", "lag", "lag.max_lag", data.lag_bound),

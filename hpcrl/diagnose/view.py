@@ -46,6 +46,8 @@ class View:
     """storage.shares.actor_shares"""
     heads: list[AttemptHead]
     """Of all attempts; empty where a file is damaged."""
+    damage: str = ""
+    """What is damaged: which file, and how."""
 
     def __getitem__(self, table: str) -> Rows:
         return self.tables[table]
@@ -108,10 +110,12 @@ def read_view(path: str | Path) -> View:
     updates = tables["updates"]
     last = updates if len(updates) else tables["events"]
     attempt = int(last["attempt"].max()) if len(last) else 1
+    heads: list[AttemptHead] = []
+    damage = ""
     try:
         heads = read_heads(run)
-    except OSError:
-        heads = []
+    except OSError as error:
+        damage = str(error)
     return View(
         run,
         read_status(run),
@@ -121,4 +125,5 @@ def read_view(path: str | Path) -> View:
         updates[:3],
         actor_shares(run),
         heads,
+        damage,
     )

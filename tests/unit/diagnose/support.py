@@ -127,7 +127,9 @@ def timers(times, wall_s=10.0, time_s=10.0):
     return np.concatenate(parts)
 
 
-def make_view(config=None, status="finished", run="runs/made", shares=(), heads=(), initial=None, **tables):
+def make_view(
+    config=None, status="finished", run="runs/made", shares=(), heads=(), initial=None, damage="", **tables
+):
     """What the rules see of a run that is well, but for the tables given."""
     config = make_config() if config is None else config
     known = {
@@ -139,4 +141,4 @@ def make_view(config=None, status="finished", run="runs/made", shares=(), heads=
     every = {name: rows(name, 0) for name in TABLES} | known | tables
     first = every["updates"][:3] if initial is None else initial
     said = status if isinstance(status, dict) else {"status": status, "exit_code": 0, "cause": ""}
-    return View(Path(run), said, config, 1, every, first, list(shares), list(heads))
+    return View(Path(run), said, config, 1, every, first, list(shares), list(heads), damage)

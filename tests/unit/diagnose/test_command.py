@@ -114,6 +114,15 @@ def test_a_run_without_its_configuration_is_diagnosed(run):
     assert str(run.path.name) in console.file.getvalue()
 
 
+def test_a_damaged_file_is_found(run):
+    finish(run)
+    with (run.path / "attempts/001.h5").open("r+b") as file:
+        file.write(b"x" * 16)
+    found = diagnose(run.path)
+    ((rule, finding),) = found.findings
+    assert rule.name == "damaged" and "001.h5 cannot be read" in finding.what
+
+
 def test_a_run_that_has_not_begun_has_nothing_to_tell(run):
     found = diagnose(run.path)
     assert found.findings == [] and found.bottleneck is None and "bottleneck" in found.unknown

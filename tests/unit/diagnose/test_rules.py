@@ -118,6 +118,7 @@ CLEAN = {
 FAULTS = {
     "ended": lambda: make_view(status={"status": "killed", "exit_code": None, "cause": "its process ended"}),
     "stalled": lambda: make_view(status="running", episodes=episodes(time_s=np.linspace(0.1, 200.0, 1500))),
+    "damaged": lambda: make_view(damage="attempts/001.h5 cannot be read as a result file"),
     "weights": lambda: make_view(
         learners=rows("learners", 2, role_rank=[0, 1], update=100, weights_sha256=["a", "b"])
     ),
@@ -153,6 +154,7 @@ FAULTS = {
 CHANGES = {
     "ended": "hpcrl run runs/made --resume must",
     "stalled": "faults.stall_timeout_s=95",
+    "damaged": "hpcrl verify runs/made",
     "weights": "comm.debug=true",
     "lag_bound": "hpcrl audit runs/made",
     "nonfinite": "algorithm.learning_rate=0.0001",
