@@ -140,8 +140,8 @@ class Timers:
 
     @property
     def open_hops(self) -> list[str]:
-        """What the roles of this rank are at: in a wait, what they wait for."""
-        return [account.hop for role in self._roles for account, _ in role.stack]
+        """What the roles of this rank are at, outermost: in a wait, what they wait for."""
+        return [role.stack[0][0].hop for role in self._roles if role.stack]
 
     @property
     def due(self) -> bool:

@@ -88,7 +88,7 @@ def test_slow_env_steps_are_no_stall(tmp_path, ranks):
         ),
         (
             ("loses_a_sum", "scheme=synchronous", "ranks.workers=2"),
-            "workers 0-1 in learners.vote, reducer.wait",
+            "workers 0-1 in learners.vote",
         ),
     ],
     ids=["pipeline", "synchronous"],
