@@ -13,6 +13,7 @@ from hpcrl import __version__
 from hpcrl.audit import arguments as auditing
 from hpcrl.bench import arguments as benching
 from hpcrl.config import ConfigError, ExitCode
+from hpcrl.diagnose import arguments as diagnosing
 from hpcrl.drill import arguments as drilling
 from hpcrl.live import arguments as living
 from hpcrl.showing import arguments as showing
@@ -108,6 +109,7 @@ def _parser() -> argparse.ArgumentParser:
     auditing.add_file_commands(commands)
     living.add_commands(commands)
     showing.add_commands(commands)
+    diagnosing.add_command(commands)
 
     schema = commands.add_parser("schema", help="every table and column of a result file, as Markdown")
     schema.set_defaults(command=_schema)

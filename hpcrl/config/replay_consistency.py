@@ -99,7 +99,7 @@ def _check_sizes(run: RunConfig, algorithm: OffPolicyConfig) -> None:
                 f"sample: env.num_envs={envs}, of each of which {looks} are needed; use at least {first}"
             )
     fewest = _fewest_envs(run)
-    if algorithm.batch_size * fewest < envs:
+    if fewest and algorithm.batch_size * fewest < envs:  # 0: more replay ranks than actors, refused later
         raise ValueError(
             f"algorithm.batch_size={algorithm.batch_size} is too small for ranks.replay={run.ranks.replay}: one of "
             f"them has {fewest} of {envs} environments, and would give less than one sample to a batch; use at least "

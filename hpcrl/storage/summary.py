@@ -78,7 +78,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "lag": lag_summary(read_table(run, "lag"), updates),
         "replay": replay_summary(read_table(run, "replay")),
         "actors": actor_shares(run),
-        "training_return": _training_return(episodes),
+        "training_return": _moments(episodes["episode_return"][-_RETURN_EPISODES:]),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
         "evaluation": evaluated[-1] if evaluated else None,
@@ -220,6 +220,8 @@ def _next_commands(run: Path, status: str) -> list[str]:
     again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
     play = [f"hpcrl play {run}"] if stored_models(run) else []
     return [*again, *play, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
+    look = [f"hpcrl describe {run}", f"hpcrl diagnose {run}"]
+    return [*again, *look, f"python analysis/curves.py {run} --out curves.png"]
 
 
 def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
@@ -258,6 +260,24 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
 
 def _training_return(episodes: Rows) -> dict[str, Any] | None:
     return moments(episodes["episode_return"][-_RETURN_EPISODES:])
+def _evaluation(rows: Rows) -> dict[str, Any] | None:
+    if not len(rows):
+        return None
+    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
+    moments = _moments(last["episode_return"])
+    return moments and moments | {
+        "seed": int(last["seed"][-1]),
+        "cut": int(last["cut"].sum()),
+        "update": int(last["update"][-1]),
+    }
+
+
+def _moments(values: npt.NDArray[np.float64]) -> dict[str, Any] | None:
+    """Mean and standard deviation (over n, not n - 1); None without a finite mean."""
+    mean = float(values.mean()) if len(values) else math.nan
+    if not math.isfinite(mean):
+        return None
+    return {"mean": mean, "std": float(values.std()), "n": len(values)}
 
 
 def _rank_plan(rows: Rows) -> list[dict[str, Any]]:

@@ -46,6 +46,7 @@ CONTRADICTIONS = {
         dqn(algorithm={"unroll_length": 2, "n_step": 4}, replay={"min_size": 383}, **WIDE),
         ["replay.min_size=383", "at least 384"],
     ),
+    "more shards than actors": (dqn(ranks={"replay": 2}), ["ranks.actors=1", "ranks.replay=2"]),
     "less than a sample of a shard": (
         dqn(algorithm={"batch_size": 3}, ranks={"actors": 3, "replay": 2}, env={"id": "x", "num_envs": 13}),
         ["algorithm.batch_size=3", "ranks.replay=2", "4 of 13", "at least 4"],

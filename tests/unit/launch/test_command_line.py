@@ -88,6 +88,7 @@ class TestWithoutMpi:
             (["describe", "--help"], "RUN"),
             (["watch", "--help"], "exit codes"),
             (["export", "--help"], "--tensorboard DIR"),
+            (["diagnose", "--help"], "exit codes"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
             (["models", "--help"], "--rollback"),
             (["play", "--help"], "--video"),
@@ -135,6 +136,11 @@ class TestWithoutMpi:
         code, _, errors = hpcrl(folder, "export", finished_run, "--csv", "csv", **no_mpi)
         assert (code, errors) == (0, "")
         assert (folder / "csv/old/updates.csv").read_text().startswith("update,env_steps,")
+    def test_diagnose(self, folder, no_mpi, finished_run):
+        code, output, errors = hpcrl(folder, "diagnose", finished_run, "--json", **no_mpi)
+        assert (code, errors) == (0, "") and json.loads(output)["updates"] == 2
+        code, output, errors = hpcrl(folder, "diagnose", "nowhere", **no_mpi)
+        assert (code, output) == (2, "") and "'nowhere' does not exist" in errors
 
     def test_describe_of_nothing(self, folder, no_mpi):
         code, output, errors = hpcrl(folder, "describe", "nowhere", **no_mpi)
@@ -147,6 +153,7 @@ class TestWithoutMpi:
         ["config", f"{CARTPOLE}:impala"],
         ["config", f"{CARTPOLE}:ppo", "--set", "ranks.workers=0"],
         ["config", f"{CARTPOLE}:nobody"],
+        ["diagnose", "nowhere"],
         ["run", f"{CARTPOLE}:impala", "--set", "lag.max_lagg=1"],
         ["run", "nowhere.py:impala"],
         ["run", f"{CARTPOLE}:impala", "--ranks", "2"],

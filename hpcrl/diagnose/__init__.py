@@ -1,0 +1,1 @@
+"""`hpcrl diagnose`: what holds a run up, what is wrong with it, and what to change."""

@@ -1,0 +1,48 @@
+"""Environments with a fault that `hpcrl diagnose` should see."""
+
+import os
+from dataclasses import replace
+
+import numpy as np
+
+from hpcrl.envs.toy import Counting, Outcome
+from hpcrl.envs.toy_vector import ToyVectorEnv
+
+
+class Long(Counting):
+    """Counting, in episodes of 300 env_steps."""
+
+    def advance(self, actions, rows):
+        self._obs[rows, 0] += 1
+        step = self._obs[:, 0].astype(np.float64)
+        return Outcome(step, np.zeros(len(step), bool), rows & (step == 300))
+
+
+def make_long(num_envs, seeds):
+    return ToyVectorEnv(Long(range(num_envs), seeds), num_envs)
+
+
+class OddEnv(ToyVectorEnv):
+    """Counting, whose rewards are zero on rank 2."""
+
+    def recv(self):
+        step = super().recv()
+        if os.environ.get("PMI_RANK") != "2":
+            return step
+        return replace(step, reward=0 * step.reward, episode_return=0 * step.episode_return)
+
+
+def make_odd(num_envs, seeds):
+    return OddEnv(Counting(range(num_envs), seeds), num_envs)
+
+
+class SameStepEnv(ToyVectorEnv):
+    """Counting, which marks no reset step: as if the one after an end was another env_step."""
+
+    def recv(self):
+        step = super().recv()
+        return replace(step, valid=np.ones_like(step.valid))
+
+
+def make_same_step(num_envs, seeds):
+    return SameStepEnv(Counting(range(num_envs), seeds), num_envs)
