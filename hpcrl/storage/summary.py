@@ -78,7 +78,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "lag": lag_summary(read_table(run, "lag"), updates),
         "replay": replay_summary(read_table(run, "replay")),
         "actors": actor_shares(run),
-        "training_return": _moments(episodes["episode_return"][-_RETURN_EPISODES:]),
+        "training_return": moments(episodes["episode_return"][-_RETURN_EPISODES:]),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
         "evaluation": evaluated[-1] if evaluated else None,
@@ -219,9 +219,8 @@ def _attempt_table(attempts: list[dict[str, Any]]) -> Table:
 def _next_commands(run: Path, status: str) -> list[str]:
     again = [f"hpcrl run {run} --resume must"] if status in ("stopped", "killed", "failed") else []
     play = [f"hpcrl play {run}"] if stored_models(run) else []
-    return [*again, *play, f"hpcrl describe {run}", f"python analysis/curves.py {run} --out curves.png"]
     look = [f"hpcrl describe {run}", f"hpcrl diagnose {run}"]
-    return [*again, *look, f"python analysis/curves.py {run} --out curves.png"]
+    return [*again, *play, *look, f"python analysis/curves.py {run} --out curves.png"]
 
 
 def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
@@ -256,58 +255,3 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
     for attempt in np.unique(updates["attempt"]):
         wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
     return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
-
-
-def _training_return(episodes: Rows) -> dict[str, Any] | None:
-    return moments(episodes["episode_return"][-_RETURN_EPISODES:])
-def _evaluation(rows: Rows) -> dict[str, Any] | None:
-    if not len(rows):
-        return None
-    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
-    moments = _moments(last["episode_return"])
-    return moments and moments | {
-        "seed": int(last["seed"][-1]),
-        "cut": int(last["cut"].sum()),
-        "update": int(last["update"][-1]),
-    }
-
-
-def _moments(values: npt.NDArray[np.float64]) -> dict[str, Any] | None:
-    """Mean and standard deviation (over n, not n - 1); None without a finite mean."""
-    mean = float(values.mean()) if len(values) else math.nan
-    if not math.isfinite(mean):
-        return None
-    return {"mean": mean, "std": float(values.std()), "n": len(values)}
-
-
-def _rank_plan(rows: Rows) -> list[dict[str, Any]]:
-    rows = rows[rows["attempt"] == rows["attempt"].max()] if len(rows) else rows
-    names = [name for name in rows.dtype.names or () if name != "attempt"]
-    return [{name: _plain(row[name]) for name in names} for row in np.sort(rows, order="world_rank")]
-
-
-def _job(environment: dict[str, str]) -> dict[str, str] | None:
-    """The Slurm job that the writer's rank belonged to; of a heterogeneous job and of an array, the whole."""
-    names = ("SLURM_HET_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
-    number = next((environment[name] for name in names if environment.get(name)), None)
-    return {"id": number, "nodes": environment.get("SLURM_JOB_NODELIST", "")} if number else None
-
-
-def _last_weights(rows: Rows) -> list[str]:
-    """Hashes of the last fingerprinted update, one per learner, by role_rank."""
-    if not len(rows):
-        return []
-    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
-    return [_plain(row["weights_sha256"]) for row in np.sort(last, order="role_rank")]
-
-
-def _event_counts(rows: Rows) -> dict[str, int]:
-    counts: Counter[str] = Counter()
-    for row in rows:
-        counts[_plain(row["kind"])] += int(row["count"])
-    return dict(counts)
-
-
-def _plain(value: Any) -> Any:
-    item = value.item()
-    return item.decode(errors="replace") if isinstance(item, bytes) else item

@@ -136,6 +136,7 @@ class TestWithoutMpi:
         code, _, errors = hpcrl(folder, "export", finished_run, "--csv", "csv", **no_mpi)
         assert (code, errors) == (0, "")
         assert (folder / "csv/old/updates.csv").read_text().startswith("update,env_steps,")
+
     def test_diagnose(self, folder, no_mpi, finished_run):
         code, output, errors = hpcrl(folder, "diagnose", finished_run, "--json", **no_mpi)
         assert (code, errors) == (0, "") and json.loads(output)["updates"] == 2
