@@ -61,8 +61,7 @@ def calibrate(candidates: Sequence[RunConfig], num_ranks: int, rounds: int, seco
         wholes.append(whole)
         if summing:
             nbytes = max(4, int(whole["parameters_bytes"]))
-            request = {"nbytes": nbytes, "rounds": 3}
-            sums.append(start_ranks("hpcrl.bench.plan.reduction:measure_sums", request, 2))
+            sums.append(start_ranks("hpcrl.bench.plan.reduction:measure_sums", {"nbytes": nbytes}, 2))
     found = combine(one, acting, learning, parts, wholes, sums)
     if num_ranks == 1:
         return found

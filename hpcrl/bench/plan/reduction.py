@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -11,20 +10,19 @@ import numpy as np
 
 from hpcrl.bench.mpi.sums import Sum
 from hpcrl.bench.mpi.worlds import opened
-from hpcrl.bench.plan.clocks import read_clock
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.config import ReductionConfig
 
 if TYPE_CHECKING:
     from hpcrl.bench.raw_mpi import Comm
 
-_CALLS = 50
+_CALLS = 200
 
 
-def measure_sums(comm: Comm, nbytes: int, rounds: int) -> dict[str, Any]:
+def measure_sums(comm: Comm, nbytes: int) -> dict[str, Any]:
     """{"reduce", "agree"}: {"cpu_s", "span_s"} on one rank, of a sum of a gradient and of a few numbers.
 
-    Medians over `rounds`. Collective over `comm`.
+    CPU seconds are the mean of many calls, spans the best, in which both ranks had a core. Collective over `comm`.
     """
     with opened(comm) as world:
         if world.learners is None:
@@ -32,30 +30,18 @@ def measure_sums(comm: Comm, nbytes: int, rounds: int) -> dict[str, Any]:
         gradient = Sum(world, nbytes, ReductionConfig())
         numbers = HierarchicalReducer(world.learners, world.waiter, ReductionConfig())
         few = np.zeros(4)
-        works: dict[str, Callable[[], object]] = {
-            "reduce": gradient.sum,
-            "agree": lambda: numbers.sum_array(few),
-        }
-        found = {name: _median([_timed(work) for _ in range(rounds)]) for name, work in works.items()}
+        found = {"reduce": _timed(gradient.sum), "agree": _timed(lambda: numbers.sum_array(few))}
         numbers.close()
         gradient.close()
     return found
 
 
-def _timed(work: Callable[[], object]) -> tuple[float, float]:
-    """CPU and span seconds of one call. All ranks call alike."""
+def _timed(work: Callable[[], object]) -> dict[str, float]:
+    """All ranks call alike."""
     work()
-    before, start = read_clock(os.getpid()), time.perf_counter()
+    spans, cpu_s = [], time.process_time()
     for _ in range(_CALLS):
+        start = time.perf_counter()
         work()
-    wall_s = time.perf_counter() - start
-    clock = read_clock(os.getpid()) - before
-    # a rank also waits for others that have no core: never less than what it computed itself
-    return clock.cpu_s / _CALLS, max(wall_s - clock.queued_s, clock.cpu_s) / _CALLS
-
-
-def _median(times: list[tuple[float, float]]) -> dict[str, float]:
-    return {
-        "cpu_s": float(np.median([cpu_s for cpu_s, _ in times])),
-        "span_s": float(min(span_s for _, span_s in times)),
-    }
+        spans.append(time.perf_counter() - start)
+    return {"cpu_s": (time.process_time() - cpu_s) / _CALLS, "span_s": min(spans)}

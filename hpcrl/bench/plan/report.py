@@ -74,8 +74,9 @@ def parts(plan: Plan) -> dict[str, Cost]:
         found["gradient of a trajectory"] = cal.gradient.at(envs)
     if cal.update is not None:
         found["updates of a batch"] = cal.update.at(learner_size(config))
-    found["sending, all else by hand-over"] = message_cost(config, cal)
+    found["sending of a trajectory"] = cal.send
     found["publication"] = cal.publish
+    found["all else, for one end of a message"] = message_cost(config, cal)
     if cal.sample is not None:
         found["insert of a trajectory"] = cal.insert
         found["sample of a batch"] = cal.sample.at(max(size for size, _ in cal.sample.points))
