@@ -20,7 +20,8 @@ Times are what the processes computed and slept, without what others here took a
 the job has to itself. It is for cores like these and for the beginning of the training; other cores, episodes that take
 longer later, or a slower network between nodes (--gbit) change it. Updates are measured on the CPU.
 
-exit codes: 0 planned, 2 the recipe cannot be divided into so many ranks (the smallest world that would do is named)
+exit codes: 0 planned, 1 a measurement failed, 2 the recipe cannot be divided into so many ranks
+(the smallest world that would do is named)
 """
 
 

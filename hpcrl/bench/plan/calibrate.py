@@ -180,7 +180,7 @@ def _hop(wholes: Sequence[Measured], name: str) -> Cost:
 
 def _bytes(wholes: Sequence[Measured]) -> dict[str, float]:
     last = wholes[-1]
-    found = {name: float(last[name]) for name in ("parameters_bytes", "trajectory_bytes")}
+    found = {name: float(last[name]) for name in ("parameters_bytes", "trajectory_bytes", "replay_bytes")}
     found |= {f"resident/{name}": float(last["resident"][name]) for name in last["resident"]}
     for part, nbytes in last["checkpoint_bytes"].items():
         role = part.rpartition("-")[0] or part

@@ -19,8 +19,6 @@ from hpcrl.bench.plan.splits import smallest_world, splits
 from hpcrl.comm.ranks import resize
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.launch.memory import memory_limit
-from hpcrl.launch.needs import needs
-from hpcrl.launch.start import mpi_starts_later
 
 _WIDTH = 120
 """Of output that goes into a file."""
@@ -34,19 +32,32 @@ def plan_command(config: RunConfig, options: argparse.Namespace) -> int:
     Raises ConfigError where the ranks cannot be divided, or a number makes no sense.
     """
     place = _place(options, len(os.sched_getaffinity(0)))
-    found = make_plan(config, options, place)
-    if options.check:
-        best = found.best
-        seen = run_for(best.config, best.num_ranks, options.check_seconds)
-        had = Place(1, max(min(seen.cores, place.cores_per_node), 0.01))
-        as_long = best.config.with_overrides([f"budget.env_steps={seen.env_steps}"])  # ages grow with a run
-        got = forecast(as_long, found.cal, had, best.num_ranks)
-        found = replace(found, measured=seen, for_what_it_got=got)
+    try:
+        found = _checked(make_plan(config, options, place), options)
+    except RuntimeError as error:  # with the output of the process that failed
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        sys.stderr.write(
+            f"hpcrl: a measurement failed: {lines[-1].strip()}\n"
+            f"hpcrl: `hpcrl run {options.recipe} --ranks 1` shows whether the recipe runs here at all\n"
+        )
+        return int(ExitCode.ERROR)
     if options.json:
         sys.stdout.write(json.dumps(as_json(found, options.recipe), indent=2) + "\n")
     else:
         Console(width=None if sys.stdout.isatty() else _WIDTH).print(render(found, options.recipe))
     return int(ExitCode.FINISHED)
+
+
+def _checked(plan: Plan, options: argparse.Namespace) -> Plan:
+    """With what the best split does here, if that is asked for. Starts processes; Local."""
+    if not options.check:
+        return plan
+    best = plan.best
+    seen = run_for(best.config, best.num_ranks, options.check_seconds)
+    had = Place(1, max(min(seen.cores, plan.place.cores_per_node), 0.01))
+    as_long = best.config.with_overrides([f"budget.env_steps={seen.env_steps}"])  # ages grow with a run
+    got = forecast(as_long, plan.cal, had, best.num_ranks)
+    return replace(plan, measured=seen, for_what_it_got=got)
 
 
 def make_plan(config: RunConfig, options: argparse.Namespace, place: Place) -> Plan:
@@ -56,15 +67,12 @@ def make_plan(config: RunConfig, options: argparse.Namespace, place: Place) -> P
     """
     cores = int(place.nodes * place.cores_per_node)
     num_ranks = options.ranks or (config.world_size if options.as_is else max(cores, smallest_world(config)))
-    nodes = place.of_ranks(num_ranks)
+    place.of_ranks(num_ranks)
     candidates = [resize(config, num_ranks)] if options.as_is else splits(config, num_ranks)
     cal = calibrate(candidates, num_ranks, options.rounds, options.seconds)
     forecasts = [forecast(one, cal, place, num_ranks) for one in candidates]
     best = preferred(forecasts)
-    with mpi_starts_later():
-        asked = needs(best.config, nodes)
-    replay_bytes = sum(int(node["replay_bytes"]) for node in asked)
-    needed = sizes(best, cal, place.nodes, replay_bytes)
+    needed = sizes(best, cal, place.nodes)
     others = sorted((one for one in forecasts if one is not best), key=lambda one: -one.env_steps_per_s)
     return Plan(
         best, tuple(others[:_OTHERS]), needed, cal, place, tuple(findings(best, needed, memory_limit()))

@@ -87,8 +87,8 @@ class Calibration:
     save_s: float = 0.0
     """From the order to stop to the end of one rank's run: draining and saving are in it."""
     bytes: Mapping[str, float] = field(default_factory=dict)
-    """checkpoint/ROLE: of all parts of a role; resident/ROLE: RAM of a rank; parameters_bytes; trajectory_bytes: of one
-    environment."""
+    """checkpoint/ROLE: of all parts of a role; resident/ROLE: RAM of a rank; parameters_bytes; replay_bytes: of all
+    replay memories; trajectory_bytes: of one environment."""
 
 
 def median_cost(measured: Sequence[Mapping[str, Any]]) -> Cost:

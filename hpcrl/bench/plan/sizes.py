@@ -38,9 +38,9 @@ class Sizes:
     hours: float
 
 
-def sizes(chosen: Forecast, cal: Calibration, nodes: int, replay_bytes: float) -> Sizes:
-    """Of a split on so many nodes. `replay_bytes`: of the replay memories of all replay ranks together."""
-    config = chosen.config
+def sizes(chosen: Forecast, cal: Calibration, nodes: int) -> Sizes:
+    """Of a split on so many nodes."""
+    config, replay_bytes = chosen.config, cal.bytes.get("replay_bytes", 0.0)
     counts = role_counts(config)
     resident = {role: cal.bytes.get(f"resident/{role}", 0.0) for role in counts}
     if chosen.num_ranks == 1:

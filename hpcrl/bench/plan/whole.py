@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from hpcrl.bench.plan.clocks import most_resident_bytes
+from hpcrl.comm.ranks import plan_ranks
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.config import RunConfig
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.envs import make_env_spec
 from hpcrl.launch.board import Board
 from hpcrl.launch.inside import run_rank
+from hpcrl.launch.memory import replay_bytes
 from hpcrl.launch.play import make_specs
 from hpcrl.launch.situation import Situation
 from hpcrl.storage import read_table
@@ -70,8 +72,8 @@ def measure_whole(config: dict[str, Any], seconds: float) -> dict[str, Any]:
 
     Of one update, the first ones left out: `cpu_s`, `wall_s`; of all: `valid_fraction`, `hops` (seconds on the wall's
     clock). `updates`, `env_steps` of the run; `start_s` to the first update, `stop_s` from the order to stop
-    to the end of the run; `checkpoint_bytes` by part, `resident` bytes of a rank by role, `parameters_bytes`
-    and `trajectory_bytes` of one environment.
+    to the end of the run; `checkpoint_bytes` by part, `resident` bytes of a rank by role, `parameters_bytes`,
+    `replay_bytes` of all replay memories, and `trajectory_bytes` of one environment.
     """
     flag = SignalFlag()
     stamps = Stamps(flag, seconds)
@@ -116,6 +118,7 @@ def measure_whole(config: dict[str, Any], seconds: float) -> dict[str, Any]:
             "worker": resident,
         },
         "parameters_bytes": 4 * num_parameters,
+        "replay_bytes": replay_bytes(run, plan_ranks(run, ["here"]), ["here"], "here", spec),
         "trajectory_bytes": TrajectoryLayout(spec).nbytes / given.env.num_envs,
     }
 

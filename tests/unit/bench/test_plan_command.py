@@ -104,6 +104,18 @@ def test_a_check_is_compared_for_the_cores_that_it_had(calibrated, capsys, monke
     assert "it had 0.80 of" in text and "predicted/measured" in text
 
 
+def test_a_measurement_that_fails_is_told_in_a_line(monkeypatch, capsys):
+    def calibrate(*arguments):
+        raise RuntimeError(
+            "measure_whole ended with exit code 1: Traceback\n  File\nConfigError: env.id='x' is not known\n"
+        )
+
+    monkeypatch.setattr(command, "calibrate", calibrate)
+    code, _, err = plan(capsys, "--ranks", "3")
+    assert code == 1
+    assert err.splitlines()[0] == "hpcrl: a measurement failed: ConfigError: env.id='x' is not known"
+
+
 def test_help_and_refusals_need_neither_mpi_nor_torch(tmp_path):
     """P08: a login node may have neither."""
     for name in ("mpi4py", "torch"):

@@ -59,6 +59,7 @@ BYTES = {
     "resident/actor": 3e8,
     "resident/learner": 4e8,
     "resident/replay": 1e8,
+    "replay_bytes": 5e8,
 }
 
 
@@ -72,7 +73,7 @@ class TestSizes:
         config = replayed().with_overrides(["replay.capacity=50000", "budget.env_steps=1000000"])
         cal = calibration(bytes=BYTES, save_s=0.5, start_s=10.0, trajectories=1 / 32)
         chosen = forecast(config, cal, Place(1, 8))
-        found = sizes(chosen, cal, 2, replay_bytes=5e8)
+        found = sizes(chosen, cal, 2)
         assert found.save_s == 0.5
         assert found.margin_s >= found.save_s + chosen.round_s
         assert found.signal_lead_s >= found.margin_s
@@ -86,11 +87,11 @@ class TestSizes:
         config = pipeline().with_overrides(["checkpoint.margin_s=1"])
         cal = calibration(bytes=BYTES, save_s=30.0)
         chosen = forecast(config, cal, Place(1, 8))
-        said = findings(chosen, sizes(chosen, cal, 1, 0.0), memory_bytes=10**8)
+        said = findings(chosen, sizes(chosen, cal, 1), memory_bytes=10**8)
         assert "the environments set the pace" in said[0]
-        assert any("0.8 GB; there are 0.1 GB here" in one for one in said)
+        assert any("1.3 GB; there are 0.1 GB here" in one for one in said)
         assert any("--set checkpoint.margin_s=41" in one for one in said)
-        assert len(findings(chosen, sizes(chosen, calibration(bytes=BYTES), 1, 0.0), 10**10)) == 2
+        assert len(findings(chosen, sizes(chosen, calibration(bytes=BYTES), 1), 10**10)) == 2
 
 
 class TestClocks:
