@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 from hpcrl.bench.cost_model import Machine, link_bytes, predict
 from hpcrl.bench.plan.costs import Calibration, Cost
-from hpcrl.comm.ranks import RankPlan, Role, plan_ranks
+from hpcrl.bench.plan.lag import mean_lag
+from hpcrl.comm.ranks import RankPlan, Role, plan_ranks, resize
 from hpcrl.config import ConfigError, OffPolicyConfig, RunConfig
 
 _NEXT_TO = 0.98
@@ -75,6 +76,8 @@ def forecast(config: RunConfig, cal: Calibration, place: Place, num_ranks: int |
     link_s = _link_s(config, cal, plan, nodes, place)
     if link_s > round_s:
         round_s, limit = link_s, "link"
+    # where cores are short, work takes longer, and nobody waits for more of the time than else
+    busiest_s = max(cost.span_s for cost in work.values()) if limit == "cores" else round_s
     env_steps = env_steps_per_batch(config, cal)
     uses = config.algorithm.buffer[1]
     busy: dict[str, float] = {}
@@ -88,10 +91,10 @@ def forecast(config: RunConfig, cal: Calibration, place: Place, num_ranks: int |
         round_s=round_s,
         updates_per_s=uses / round_s,
         limit=limit,
-        lag_mean=mean_lag(config, limit, env_steps),
+        lag_mean=mean_lag(config, env_steps, learners_first=_learners_first(work, limit)),
         busy=busy,
         cores_used=sum(
-            cost.cpu_s / round_s + cal.waiting * max(1 - cost.span_s / round_s, 0.0) for cost in work.values()
+            cost.cpu_s / round_s + cal.waiting * (1 - cost.span_s / busiest_s) for cost in work.values()
         ),
     )
 
@@ -142,8 +145,6 @@ def rank_work(
 
 def message_cost(config: RunConfig, cal: Calibration) -> Cost:
     """What is left of the run in one process without its parts: for each end of a message, or for a worker's round."""
-    from hpcrl.comm.ranks import resize
-
     one = resize(config, 1)
     trajectories = trajectories_per_batch(one, cal)
     parts = _acting(one, cal) * trajectories + cal.insert * trajectories
@@ -156,26 +157,12 @@ def message_cost(config: RunConfig, cal: Calibration) -> Cost:
     return Cost(rest_s, rest_s) * (1 / ends)
 
 
-def mean_lag(config: RunConfig, limit: str, env_steps: float) -> float:
-    """Mean over a run, of what the last uses of a batch add, too."""
-    if isinstance(config.algorithm, OffPolicyConfig):
-        return _mean_age(config) / env_steps / 2
-    batches, uses = config.algorithm.buffer
-    reused = (uses - 1) * batches / 2
-    if config.scheme == "synchronous":
-        return config.lag.injection + reused
-    most = config.max_lag_when_new
-    # actors that never wait begin each trajectory while the one before is trained on; ahead of a learner that
-    # never waits they are as far as they may
-    return (most if limit == "learners" else min(most, 1)) + reused
-
-
-def _mean_age(config: RunConfig) -> float:
-    """env_steps that lie in the replay memory, on average over the run."""
-    first, last = config.replay.min_size, max(config.budget.env_steps, config.replay.min_size + 1)
-    full = min(max(config.replay.capacity, first), last)
-    filling = (full - first) * (first + full) / 2
-    return (filling + (last - full) * full) / (last - first)
+def _learners_first(work: dict[tuple[Role, int], Cost], limit: str) -> bool:
+    spans = {role: max(cost.span_s for (of, _), cost in work.items() if of == role) for role, _ in work}
+    return limit == "learners" or (
+        limit == "cores"
+        and spans.get("learner", 0.0) > max(spans.get("actor", 0.0), spans.get("replay", 0.0))
+    )
 
 
 def _acting(config: RunConfig, cal: Calibration) -> Cost:
@@ -221,6 +208,7 @@ def _round(
         spans = {
             names[role]: max(cost.span_s for (of, _), cost in work.items() if of == role) for role in chosen
         }
+        longest_s = max(spans.values())
         spans["cores"] = max(
             _node_s(
                 [
@@ -228,6 +216,7 @@ def _round(
                     for placement in plan.placements
                     if nodes[placement.world_rank] == node
                 ],
+                longest_s,
                 waiting,
                 place.cores_per_node,
             )
@@ -242,13 +231,13 @@ def _round(
     return pace(roles)
 
 
-def _node_s(ranks: Sequence[Cost], waiting: float, cores: float) -> float:
+def _node_s(ranks: Sequence[Cost], longest_s: float, waiting: float, cores: float) -> float:
     """How long the cores of a node take for the work of its ranks, each of which polls while it waits for the others.
 
-    With s seconds: cores * s = what they compute + waiting * (s - span) of each.
+    longest_s: span of the busiest rank of all, which never waits; where cores are short, all take longer alike.
     """
-    computed = sum(cost.cpu_s - waiting * cost.span_s for cost in ranks)
-    return max(computed, 0.0) / max(cores - waiting * len(ranks), _LEAST_LEFT * cores)
+    waits = sum(1 - cost.span_s / longest_s for cost in ranks) if longest_s else 0.0
+    return sum(cost.cpu_s for cost in ranks) / max(cores - waiting * waits, _LEAST_LEFT * cores)
 
 
 def in_turns(config: RunConfig) -> bool:

@@ -50,6 +50,10 @@ class TestPace:
         found = forecast(pipeline(max_lag=3), calibration(act=0.04, learn=0.08), MANY)
         assert (found.round_s, found.limit) == (pytest.approx(0.08), "learners")
         assert found.lag_mean == 3  # actors are as far ahead as they may
+        crowded = forecast(pipeline(max_lag=3), calibration(act=0.07, learn=0.08), Place(1, 1))
+        assert (crowded.limit, crowded.lag_mean) == ("cores", 3)
+        actors = forecast(pipeline(max_lag=3), calibration(act=0.08, learn=0.07), Place(1, 1))
+        assert (actors.limit, actors.lag_mean) == ("cores", 1)
 
     def test_more_actors_share_the_environments(self):
         found = forecast(pipeline(actors=4), calibration(act=0.16, learn=0.01), MANY)
@@ -74,9 +78,9 @@ class TestPace:
 
     def test_who_waits_polls(self):
         cal = calibration(act=0.3, learn=0.1, waiting=0.05)
-        # s of 1 core: 0.4 computed, and 0.05 x (s - 0.3), 0.05 x (s - 0.1), 0.05 x s polled
+        # the actor never waits, the learner two thirds of the time, the replay rank always
         found = forecast(pipeline(), cal, Place(1, 1))
-        assert found.round_s == pytest.approx((0.4 - 0.05 * 0.4) / (1 - 0.15))
+        assert found.round_s == pytest.approx(0.4 / (1 - 0.05 * (2 / 3 + 1)))
         assert found.cores_used == pytest.approx(1.0)
         assert forecast(pipeline(), cal, Place(1, 2)).round_s == pytest.approx(0.3)
 
@@ -116,7 +120,7 @@ class TestSynchronous:
         assert found.env_steps_per_s == pytest.approx(80 / 0.06)
 
     def test_more_workers_than_cores_bring_nothing(self):
-        cal = calibration(act=0.08, learn=0.04)
+        cal = calibration(act=0.08, learn=0.04, waiting=0.05)  # but nobody waits
         assert forecast(synchronous(workers=4), cal, Place(1, 1)).round_s == pytest.approx(0.12)
 
     def test_two_nodes_have_twice_the_cores(self):
