@@ -60,12 +60,12 @@ def measure_parts(
     }
     parallel = max([1, *(env_threads(run) for run in runs)])
     for name, cost in timed(works, seconds).items():
-        kind, index, part = name.split("/")
+        kind, number, part = name.split("/")
         # nothing but environments sleeps; waits of threads that wait at the same time are counted more than once
         span_s = cost["cpu_s"] / (parallel if kind == "acting" else threads)
         if part in ("environment", "collect"):
             span_s = max(span_s, cost["span_s"])
-        found[kind][int(index)][part] = cost | {"span_s": span_s}
+        found[kind][int(number)][part] = cost | {"span_s": span_s}
     return found | {"memory": found["memory"][0]}
 
 
