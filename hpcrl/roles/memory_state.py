@@ -48,9 +48,7 @@ def make_limiter(config: RunConfig, shard: int) -> Limiter:
         raise ConfigError(str(error)) from error
 
 
-def empty_memory(
-    config: RunConfig, spec: TrajectorySpec, shard: int, rng: np.random.Generator
-) -> AnyMemory:
+def empty_memory(config: RunConfig, spec: TrajectorySpec, shard: int, rng: np.random.Generator) -> AnyMemory:
     """The memory of a replay rank with nothing in it; `spec`: of what actors send. Local."""
     algorithm = off_policy(config)
     return make_replay_memory(

@@ -132,11 +132,11 @@ def compared(plan: Plan) -> list[tuple[str, float, float, str]]:
 
 def render(plan: Plan, recipe: str) -> RenderableType:
     """For a terminal."""
-    blocks: list[RenderableType] = [_parts_table(plan), Text(), _splits_table(plan, recipe), Text()]
+    blocks: list[RenderableType] = [_parts_table(plan), Text(), _splits_table(plan), Text()]
     blocks.append(_needs_table(plan))
     blocks += [Text(f"- {sentence}", "yellow") for sentence in plan.findings]
     if plan.measured is not None:
-        blocks += [Text(), _check_table(plan)]
+        blocks += [Text(), _check_table(plan, plan.measured)]
     return Group(
         *blocks, Text(), Text(f"hpcrl run {recipe} {to_type(plan.best.config, plan.best.num_ranks)}", "bold")
     )
@@ -149,7 +149,7 @@ def _parts_table(plan: Plan) -> Table:
     return table
 
 
-def _splits_table(plan: Plan, recipe: str) -> Table:
+def _splits_table(plan: Plan) -> Table:
     place = plan.place
     title = f"{plan.best.num_ranks} ranks on {place.nodes} x {place.cores_per_node:g} cores"
     table = _table(title, "ranks", "env_steps/s", "updates/s", "mean lag", "set by", "busy")
@@ -187,9 +187,7 @@ def _needs_table(plan: Plan) -> Table:
     return grid
 
 
-def _check_table(plan: Plan) -> Table:
-    seen = plan.measured
-    assert seen is not None
+def _check_table(plan: Plan, seen: Measured) -> Table:
     title = f"run for {seen.seconds:.0f} s; it had {seen.cores:.2f} of {plan.place.cores_per_node:g} cores"
     table = _table(title, "", "predicted", "measured", "predicted/measured")
     for what, predicted, measured, form in compared(plan):
