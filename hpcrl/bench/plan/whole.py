@@ -84,7 +84,7 @@ def measure_whole(config: dict[str, Any], seconds: float) -> dict[str, Any]:
     ) as folder:
         run_dir = Path(folder) / "run"
         run = given.with_overrides([*_QUIET, f"storage.run_dir={run_dir}"])
-        network_bytes, env_bytes = _loaded(run)
+        kernel_bytes, network_bytes, env_bytes = _loaded(run)
         code = run_rank(run, Situation("none", 0, 1, 1), stamps, flag)
         ended = time.perf_counter()
         if len(stamps.updates) < _FEWEST_UPDATES:
@@ -113,8 +113,8 @@ def measure_whole(config: dict[str, Any], seconds: float) -> dict[str, Any]:
         "checkpoint_bytes": sizes,
         "resident": {
             "replay": stamps.light_bytes - network_bytes - env_bytes,
-            "learner": resident - env_bytes,
-            "actor": resident,
+            "learner": resident - kernel_bytes - env_bytes,
+            "actor": resident - kernel_bytes,
             "worker": resident,
         },
         "parameters_bytes": 4 * num_parameters,
@@ -123,16 +123,17 @@ def measure_whole(config: dict[str, Any], seconds: float) -> dict[str, Any]:
     }
 
 
-def _loaded(run: RunConfig) -> tuple[int, int]:
-    """Load what the networks and the environments of a run need, and the RAM that each took."""
-    if run.algorithm.uses_replay:  # what a replay rank needs, too
-        import_module("hpcrl.data.replay_kernels")
+def _loaded(run: RunConfig) -> tuple[int, int, int]:
+    """Load what replay memories, networks and environments of a run need; the RAM that each took."""
     sizes = [most_resident_bytes(os.getpid())]
+    if run.algorithm.uses_replay:
+        import_module("hpcrl.data.replay_kernels")
+    sizes.append(most_resident_bytes(os.getpid()))
     import_module("hpcrl.algorithms")
     sizes.append(most_resident_bytes(os.getpid()))
     make_env_spec(run.env)
     sizes.append(most_resident_bytes(os.getpid()))
-    return sizes[1] - sizes[0], sizes[2] - sizes[1]
+    return sizes[1] - sizes[0], sizes[2] - sizes[1], sizes[3] - sizes[2]
 
 
 def _sizes(checkpoint: Path) -> dict[str, int]:
