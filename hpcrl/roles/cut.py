@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -20,6 +21,7 @@ from hpcrl.comm.control import Control
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import RunConfig
+from hpcrl.config.hops import Timed
 from hpcrl.storage import checkpoint
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.parts import Given
@@ -74,6 +76,8 @@ class Cuts:
         """On ranks of ROLES_WITH_ROWS: tell the rank that writes the results that it has every row before this mark."""
         self.marks: Sequence[int] = ()
         """On ranks of ROLES_WITH_ROWS: the marks that are still to leave this rank."""
+        self.timed: Timed = nullcontext
+        """Around what is a hop of its own."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:
@@ -160,7 +164,8 @@ class Cuts:
         part = part_name(placement)
         if placement.role in ROLES_WITH_ROWS:
             self.mark_rows(_mark_of(update, final))
-        found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
+        with self.timed("checkpoint.write"):
+            found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
         if self._world.rank == self._world.plan.writer:
             if self.is_root:
                 self._control.score = self.score()
