@@ -12,6 +12,7 @@ from typing import Any
 from hpcrl import __version__
 from hpcrl.audit import arguments as auditing
 from hpcrl.bench import arguments as benching
+from hpcrl.bench.plan import arguments as planning
 from hpcrl.config import ConfigError, ExitCode
 from hpcrl.diagnose import arguments as diagnosing
 from hpcrl.drill import arguments as drilling
@@ -140,6 +141,8 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("path", metavar="PACKAGE.MODULE:MAKE", help="also gymnasium:ID, envpool:ID or toy:ID")
     check.set_defaults(command=_check)
 
+    planning.add_command(commands, _add_recipe).set_defaults(command=_plan)
+
     bench = commands.add_parser("bench", help="measure speed side by side, as ratios in one run")
     kinds = bench.add_subparsers(required=True, metavar="WHAT")
     benching.add_recipe_benches(kinds, _add_recipe, _bench_recipe)
@@ -262,6 +265,13 @@ def _check(arguments: argparse.Namespace) -> int:
     from hpcrl.testing import check_command
 
     return check_command(arguments.path)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    from hpcrl.bench.plan.command import plan_command
+    from hpcrl.launch.recipes import load_config
+
+    return plan_command(load_config(arguments.recipe, arguments.overrides), arguments)
 
 
 def _bench_recipe(arguments: argparse.Namespace) -> int:

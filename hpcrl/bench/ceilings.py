@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from hpcrl.algorithms import Acting, Batch, LocalReducer, make_algorithm, stored_spec
+from hpcrl.algorithms.base import Reducer
 from hpcrl.bench.child import call
 from hpcrl.bench.engines import engine_stepper
 from hpcrl.config import ConfigError, RunConfig
@@ -87,24 +88,30 @@ def environment_and_policy(config: dict[str, Any], seconds: float) -> dict[str, 
 
 def updates(config: dict[str, Any], seconds: float) -> dict[str, Any]:
     """Do all that a learner computes: updates from batches of the recipe's size, every epoch and use of them."""
-    run = RunConfig.parse(config)
-    rollout = Rollout(run)
+    work, env_steps = update_work(RunConfig.parse(config))
+    return _timed(work, env_steps, seconds)
+
+
+def update_work(run: RunConfig, reducer: Reducer | None = None) -> tuple[Callable[[], object], int]:
+    """What a learner does with its share of a batch that is new, and the env_steps of that. `reducer`: as Rollout."""
+    rollout = Rollout(run, reducer)
     rollout.fill()
     learners = run.ranks.learners if run.scheme == "pipeline" else run.ranks.workers
     copies = max(1, run.batch_trajectories // learners)
     columns = copies * rollout.env.num_envs
     fields = {name: np.concatenate([array] * copies, 1) for name, array in rollout.fields.items()}
-    return _timed(lambda: rollout.learn(fields, 0.0), columns * run.algorithm.unroll_length, seconds)
+    return lambda: rollout.learn(fields, 0.0), columns * run.algorithm.unroll_length
 
 
 class Rollout:
     """Environments, policy and the arrays of one trajectory: name -> [T, B, ...] (obs [T+1, B, ...])."""
 
-    def __init__(self, run: RunConfig) -> None:
+    def __init__(self, run: RunConfig, reducer: Reducer | None = None) -> None:
+        """`reducer`: that updates sum by; None: a learner alone."""
         self.env = _environment(run)
         self.algorithm = make_algorithm(run, self.env.spec)
         self.unroll_length = run.algorithm.unroll_length
-        spec = stored_spec(run, self.env.spec, self.algorithm, self.env.num_envs)
+        self.spec = spec = stored_spec(run, self.env.spec, self.algorithm, self.env.num_envs)
         self.fields: Arrays = {
             field.name: np.zeros(
                 (field.entries(self.unroll_length), self.env.num_envs, *field.shape), field.dtype
@@ -117,7 +124,13 @@ class Rollout:
         self._returns: DiscountedReturns | None = None
         if run.algorithm.normalize_returns:
             self._returns = DiscountedReturns(self.env.num_envs, run.algorithm.gamma)
-        self._reducer, self._uses, self._updates = LocalReducer(), run.algorithm.buffer[1], 0
+        self._reducer, self._uses, self._updates = reducer or LocalReducer(), run.algorithm.buffer[1], 0
+        # as it is at the beginning of the run
+        self._exploration = self.algorithm.exploration(np.arange(self.env.num_envs), run.env.num_envs, 0)
+
+    def act(self, obs: npt.NDArray[Any], rng: np.random.Generator) -> Arrays:
+        """Choose for `obs` [B, ...], as `fill` does."""
+        return self._acting.act(obs, rng, exploration=self._exploration)
 
     def fill(self) -> None:
         """Write the next T env_steps over the last ones."""
@@ -126,7 +139,7 @@ class Rollout:
         if self._acting.state is not None:
             fields["initial_state"][0] = self._acting.state
         for t in range(self.unroll_length):
-            acted = self._acting.act(fields["obs"][t], self._rng)
+            acted = self.act(fields["obs"][t], self._rng)
             self.env.send(self.algorithm.to_env(acted["action"]))
             for name in ("action", *(field.name for field in self.algorithm.extra_fields)):
                 fields[name][t] = acted[name]

@@ -40,7 +40,7 @@ def needs(config: RunConfig, nodes: Sequence[str]) -> list[dict[str, Any]]:
                 "shared_bytes": shared_bytes(config, plan, nodes, node, env, spec, num_parameters),
                 "replay_bytes": replay_bytes(config, plan, nodes, node, spec),
                 "replay_share": config.replay.max_memory_share,
-                "env_threads": _env_threads(config) * (roles["actor"] + roles["worker"]),
+                "env_threads": env_threads(config) * (roles["actor"] + roles["worker"]),
             }
         )
     return found
@@ -91,7 +91,7 @@ def _ranks(placements: Sequence[Any]) -> set[int]:
     return {placement.world_rank for placement in placements}
 
 
-def _env_threads(config: RunConfig) -> int:
+def env_threads(config: RunConfig) -> int:
     """Threads or processes of the environments of one acting rank, beside the rank's own. Pure."""
     env = config.env
     if env.engine == "envpool":

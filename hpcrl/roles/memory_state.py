@@ -48,24 +48,29 @@ def make_limiter(config: RunConfig, shard: int) -> Limiter:
         raise ConfigError(str(error)) from error
 
 
-def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tuple[AnyMemory, int]:
-    """This replay rank's memory, as it was saved if it was, and the env_steps of the whole run. Local.
-
-    The limiter goes on as well. Shards of another number are dealt out anew, by environments.
-    """
-    config, shard = session.config, placement.role_rank
+def empty_memory(config: RunConfig, spec: TrajectorySpec, shard: int, rng: np.random.Generator) -> AnyMemory:
+    """The memory of a replay rank with nothing in it; `spec`: of what actors send. Local."""
     algorithm = off_policy(config)
-    memory = make_replay_memory(
-        replay_layout(config, session.trajectory_spec, shard),
+    return make_replay_memory(
+        replay_layout(config, spec, shard),
         config.replay,
         shard_envs(config, shard),
-        session.rng(placement, "replay"),
+        rng,
         gamma=algorithm.gamma,
         reward_scale=algorithm.reward_scale,
         reward_clip=algorithm.reward_clip,
         priority_mix=algorithm.priority_mix,
         cross_episodes=algorithm.cross_episodes,
     )
+
+
+def open_memory(session: Session, placement: Placement, limiter: Limiter) -> tuple[AnyMemory, int]:
+    """This replay rank's memory, as it was saved if it was, and the env_steps of the whole run. Local.
+
+    The limiter goes on as well. Shards of another number are dealt out anew, by environments.
+    """
+    config, shard = session.config, placement.role_rank
+    memory = empty_memory(config, session.trajectory_spec, shard, session.rng(placement, "replay"))
     saved = session.cuts.saved
     if saved is None:
         return memory, 0

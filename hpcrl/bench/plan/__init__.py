@@ -1,0 +1,1 @@
+"""`hpcrl plan`: what a run would do here, before it is submitted."""
