@@ -25,7 +25,7 @@ from hpcrl.storage.trained import lag_summary, replay_summary, replay_text
 
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
-STATUS_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
+_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
 
 
 def find_run(path: str | Path) -> Path:
@@ -78,7 +78,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "lag": lag_summary(read_table(run, "lag"), updates),
         "replay": replay_summary(read_table(run, "replay")),
         "actors": actor_shares(run),
-        "training_return": moments(episodes["episode_return"][-_RETURN_EPISODES:]),
+        "training_return": _training_return(episodes),
         "odd_actors": [str(one) for one in odd_actors(last_returns(episodes))],
         "noise_scale": noise_scale(updates),
         "evaluation": evaluated[-1] if evaluated else None,
@@ -99,7 +99,7 @@ def render(summary: dict[str, Any]) -> RenderableType:
     """Lay out what `describe` returned as one screen for rich."""
     status = summary["status"]
     head = Text.assemble((summary["name"] or summary["run_dir"], "bold"), "  ")
-    head.append(status, STATUS_STYLES.get(status, "bold red"))
+    head.append(status, _STYLES.get(status, "bold red"))
     if summary["exit_code"] is not None:
         head.append(f" (exit code {summary['exit_code']})")
     if summary["cause"]:
@@ -255,3 +255,40 @@ def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
     for attempt in np.unique(updates["attempt"]):
         wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
     return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
+
+
+def _training_return(episodes: Rows) -> dict[str, Any] | None:
+    return moments(episodes["episode_return"][-_RETURN_EPISODES:])
+
+
+def _rank_plan(rows: Rows) -> list[dict[str, Any]]:
+    rows = rows[rows["attempt"] == rows["attempt"].max()] if len(rows) else rows
+    names = [name for name in rows.dtype.names or () if name != "attempt"]
+    return [{name: _plain(row[name]) for name in names} for row in np.sort(rows, order="world_rank")]
+
+
+def _job(environment: dict[str, str]) -> dict[str, str] | None:
+    """The Slurm job that the writer's rank belonged to; of a heterogeneous job and of an array, the whole."""
+    names = ("SLURM_HET_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_JOB_ID")
+    number = next((environment[name] for name in names if environment.get(name)), None)
+    return {"id": number, "nodes": environment.get("SLURM_JOB_NODELIST", "")} if number else None
+
+
+def _last_weights(rows: Rows) -> list[str]:
+    """Hashes of the last fingerprinted update, one per learner, by role_rank."""
+    if not len(rows):
+        return []
+    last = rows[(rows["attempt"] == rows["attempt"][-1]) & (rows["update"] == rows["update"][-1])]
+    return [_plain(row["weights_sha256"]) for row in np.sort(last, order="role_rank")]
+
+
+def _event_counts(rows: Rows) -> dict[str, int]:
+    counts: Counter[str] = Counter()
+    for row in rows:
+        counts[_plain(row["kind"])] += int(row["count"])
+    return dict(counts)
+
+
+def _plain(value: Any) -> Any:
+    item = value.item()
+    return item.decode(errors="replace") if isinstance(item, bytes) else item
