@@ -26,10 +26,11 @@ import h5py
 
 from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
-from hpcrl.storage.files import read_json, sync
+from hpcrl.storage.files import SEAL, read_json, seal_is_broken, sealed, sync
 from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
 
-_FORMAT = 2
+_FORMAT, _UNSEALED = 3, 2
+"""Of what is written; and of before, when a manifest had no hash of its own."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _MANIFEST = "manifest.json"
 
@@ -131,7 +132,7 @@ def complete(
         if not (folder / f"{part}.h5").is_file():
             raise FileNotFoundError(f"{folder / part}.h5 was written, but is not there")
     files = {f"{part}.h5": value for part, value in sorted(hashes.items())}
-    manifest = {"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)}
+    manifest = sealed({"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)})
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     sync(folder / _MANIFEST)
     sync(folder)
@@ -220,10 +221,13 @@ def verify(path: Path, *, compare: bool = True) -> Saved:
     manifest = read_json(path / _MANIFEST)
     if manifest is None or not {"format", "update", "sha256", "meta"} <= manifest.keys():
         raise ValueError(f"{path / _MANIFEST} is missing or not a manifest")
-    if manifest["format"] != _FORMAT:
+    if manifest["format"] not in (_FORMAT, _UNSEALED):
         raise ValueError(f"{path} has checkpoint format {manifest['format']}; this version reads {_FORMAT}")
     if manifest["update"] != int(path.name):
         raise ValueError(f"{path / _MANIFEST} belongs to update {manifest['update']}")
+    old = manifest["format"] == _UNSEALED and SEAL not in manifest
+    if compare and not old and seal_is_broken(manifest):
+        raise ValueError(f"{path / _MANIFEST} does not match its own hash")
     for name, expected in manifest["sha256"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name} is missing")

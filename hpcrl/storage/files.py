@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -31,6 +32,24 @@ def read_json(path: Path) -> dict[str, Any] | None:
     except (OSError, UnicodeDecodeError, json.JSONDecodeError):
         return None
     return values if isinstance(values, dict) else None
+
+
+SEAL = "sha256_of_the_rest"
+
+
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with their own hash, in place of one that was there. Pure."""
+    rest = {name: value for name, value in values.items() if name != SEAL}
+    return rest | {SEAL: _digest(rest)}
+
+
+def seal_is_broken(values: dict[str, Any]) -> bool:
+    """Whether `sealed` values are not those that were sealed, or have no seal. Pure."""
+    return values.get(SEAL) != _digest({name: value for name, value in values.items() if name != SEAL})
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
 
 
 def sync(path: Path) -> None:
