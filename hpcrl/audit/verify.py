@@ -61,7 +61,7 @@ def verify_run(run: str | Path) -> Verified:
         what = "holds no result file" if path.exists() else "does not exist"
         raise ConfigError(f"{str(path)!r} {what}; give a run directory or a result file")
     folder = None if path.is_file() and path.name != "run.h5" else files[0].parents[1]
-    status = read_status(folder) if folder is not None else {"status": "file"}
+    status: dict[str, Any] = read_status(folder) if folder is not None else {"status": "file"}
     live = status["status"] == "running"
     violations = [line for file in files for line in _settled(lambda file=file: check_file(file), live)]  # type: ignore[misc]
     notes = [

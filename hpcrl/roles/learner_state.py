@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -24,15 +24,25 @@ class Counters:
     """Valid env_steps trained on."""
     nonfinite: int = 0
     """Updates in a row whose gradient was not finite."""
+    nonfinite_of: dict[int, int] = field(default_factory=dict)
+    """The same by actor, of updates of one actor each."""
 
     def values(self) -> Given:
         """A component `counters`."""
-        return {"updates": self.updates, "env_steps": self.env_steps, "nonfinite": self.nonfinite}
+        of = np.array(list(self.nonfinite_of.items()), np.int64).reshape(-1, 2)
+        return {
+            "updates": self.updates,
+            "env_steps": self.env_steps,
+            "nonfinite": self.nonfinite,
+            "nonfinite_of": of,
+        }
 
     def load(self, values: Values) -> None:
         """Continue from `values`."""
         self.updates, self.env_steps = int(values["updates"]), int(values["env_steps"])
         self.nonfinite = int(values["nonfinite"])
+        pairs = np.asarray(values.get("nonfinite_of", np.zeros((0, 2), np.int64)))  # not there before
+        self.nonfinite_of = {int(actor): int(count) for actor, count in pairs}
 
 
 def learner_components(

@@ -28,6 +28,7 @@ from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
 from hpcrl.storage.files import SEAL, read_json, seal_is_broken, sealed, sync
 from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
+from hpcrl.storage.writing import new_file
 
 _FORMAT, _UNSEALED = 3, 2
 """Of what is written; and of before, when a manifest had no hash of its own."""
@@ -90,7 +91,7 @@ def write_part(
     own, sets = _blocks(folder, part), [one for one in find_sets(run_dir) if one != folder]
     shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
     before = _blocks(sets[0], part) if sets else None
-    with h5py.File(being_written, "w", locking=False) as file:
+    with new_file(being_written) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
@@ -152,6 +153,11 @@ def complete(
     remove_leftovers(run_dir)
     reached("old sets removed")
     return final
+
+
+def give_up(run_dir: Path, update: int, *, aside: bool = True) -> None:
+    """Remove the parts of a set that cannot be completed, as far as the disk lets us; after all ranks wrote. Local."""
+    shutil.rmtree(_folder(run_dir, update, aside=aside), ignore_errors=True)
 
 
 def newest(run_dir: Path, *, compare: bool = True) -> Saved:

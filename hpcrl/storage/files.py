@@ -53,11 +53,11 @@ def _digest(values: dict[str, Any]) -> str:
 
 
 def sync(path: Path) -> None:
-    """Bring a file, or the entries of a folder, onto the disk."""
+    """Bring a file, or the entries of a folder, onto the disk. Raises OSError where a file does not get there."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         # Some network file systems cannot sync a folder; their rename is durable on its own.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

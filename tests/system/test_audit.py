@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import h5py
@@ -321,7 +320,7 @@ def contents(path):
     ("names", "each"), [("*.json", 1), pytest.param("*.*", 25, marks=pytest.mark.stress)]
 )
 def test_one_altered_bit_is_found_and_its_file_named_or_nobody_reads_it(original, tmp_path, names, each):
-    copy, chosen, unread = tmp_path / "run", random.Random(each), Counter()
+    copy, chosen = tmp_path / "run", random.Random(each)
     shutil.copytree(original, copy, symlinks=True)
     assert verify_run(copy).sound
     folder = checkpoint.find_sets(copy)[0]
@@ -337,9 +336,7 @@ def test_one_altered_bit_is_found_and_its_file_named_or_nobody_reads_it(original
             if not any(path.name in line for line in found):
                 where = f"byte {place} of {path.name}: {found}"
                 assert not found and path.parent != folder and contents(path) == before, where
-                unread[path.name] += 1
         path.write_bytes(whole)
-    print("of", each, "altered bits were not content:", dict(unread))
 
 
 def test_a_merged_run_is_audited_and_verified_alike(original, tmp_path):
