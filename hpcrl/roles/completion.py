@@ -49,6 +49,8 @@ class Completion:
         self._last_time = time.perf_counter()
         self._retry_at = 0.0
         self._told: list[tuple[str, str]] = []
+        self.said = ""
+        """What the disk has refused last, and what it said."""
         self.longest_s = 0.0
         """From the decision for a cut to its complete set."""
 
@@ -141,11 +143,12 @@ class Completion:
 
     def _refuse(self, one: _Set, part: str, said: str) -> None:
         one.refused.add(part)
+        self.said = f"{part} of checkpoint {one.update} cannot be written: {said}"
         if self.patience.bear():
             self._tell(
                 "disk_refuses",
-                f"{part} of checkpoint {one.update} cannot be written: {said}. Those before are whole; the run goes on "
-                f"and tries again for up to {self.patience.limit_s:g} s (storage.patience_s)",
+                f"{self.said}. Those before are whole; the run goes on and tries again for up to "
+                f"{self.patience.limit_s:g} s (storage.patience_s)",
             )
 
     def _tell(self, kind: str, text: str) -> None:

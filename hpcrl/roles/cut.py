@@ -210,7 +210,7 @@ class Cuts:
         if patience.over:
             return ExitCode.RANK_FAILED, (
                 f"no checkpoint could be written for {patience.lasted_s:.1f} s (storage.patience_s="
-                f"{patience.limit_s:g}). Those before are whole; see to the disk, then resume the run"
+                f"{patience.limit_s:g}): {self._set.said}. Those before are whole; see to the disk, then resume the run"
             )
         futile = self.futility(update)
         return (ExitCode.BAD_CONFIGURATION if futile else None), futile

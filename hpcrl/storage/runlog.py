@@ -272,13 +272,9 @@ def attempt_seconds(run: Path) -> dict[int, float]:
         with suppress(*BROKEN), open_reader(path) as file:
             if "attempts" not in file:
                 counts = committed(file)
-                timed = [
-                    name
-                    for name, table in TABLES.items()
-                    if "time_s" in table.dtype.names and counts.get(name)
-                ]
-                last = [float(file[name][counts[name] - 1]["time_s"]) for name in timed]
-                found[int(file.attrs["attempt"])] = max((one for one in last if one >= 0), default=0.0)
+                rows = [file[name][number - 1] for name, number in counts.items() if number]
+                times = [float(row["time_s"]) for row in rows if "time_s" in row.dtype.names]
+                found[int(file.attrs["attempt"])] = max((one for one in times if one >= 0), default=0.0)
     return found
 
 
