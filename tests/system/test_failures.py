@@ -121,10 +121,10 @@ def test_one_actor_whose_gradients_are_never_finite_ends_the_run(tmp_path):
     """Though those of the other are applied in between; and few batches are kept, however many are refused."""
     settings = (
         'env.kwargs={"fault": "nan", "at_step": 0, "index": 5}',
-        *("env.id=failing", "ranks.actors=2", "algorithm.name=a3c", "deterministic=true"),
-        "algorithm.max_nonfinite_updates=14",
+        *("env.id=failing", "ranks.actors=2", "deterministic=true", "algorithm.max_nonfinite_updates=14"),
     )
-    ended = run(tmp_path, FOREVER, *settings)
+    recipe = TOY | {"algorithm": {"name": "a3c", "unroll_length": 8}}
+    ended = run(tmp_path, FOREVER, *settings, recipe=recipe)
     assert ended.code == 4, ended.stderr
     summary, applied = ended.describe(), ended.table("updates")["applied"]
     assert "not finite in 14 updates in a row of those from actor 1 (algorithm.max" in summary["cause"]
