@@ -26,6 +26,6 @@ def test_ppo_on_two_nodes(tmp_path, compression):
             ended = running.wait(900)
         finally:
             running.kill_everything()
-    assert final_return(ended) >= SOLVED
+    assert final_return(ended) >= SOLVED["cartpole"]
     assert len({row["node"] for row in ended.table("ranks")}) == 2
     ended.weights()  # equal on all learners

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from unittest.mock import patch
 
-from tests.slurm.support import on_login_node, submit
+from tests.slurm.support import LIMIT_S, on_login_node, submit
 from tests.system.support import TOP, TOY, start
 
-LIMIT_S = 90.0
 RUN_DIR = "runs/it"
 SITE = TOP / "slurm" / "testcluster.toml"
 

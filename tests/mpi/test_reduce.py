@@ -215,6 +215,8 @@ def another_operation(reducer):
 @pytest.mark.parametrize("deviation", [another_size, another_type, another_operation])
 def test_a_fingerprint_names_the_first_differing_rank(comm, deviation):
     for culprits in itertools.product((False, True), repeat=comm.size):
+        if deviation is not another_size and sum(culprits) != 1:
+            continue  # who is named depends on who differs, not on how
         with open_reducer(comm, debug=True) as reducer:
             first = next((rank for rank in range(comm.size) if culprits[rank] != culprits[0]), None)
 

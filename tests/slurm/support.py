@@ -15,7 +15,8 @@ from hpcrl.storage.summary import describe
 from tests.system.support import TOP, TOY
 
 RECIPE = TOP / "jobs" / "cartpole.py"
-LIMIT_S = 90.0
+LIMIT_S = 240.0
+"""For giving up. Slurm itself lets a requeued job wait for one to two minutes."""
 SMALL = ("budget.env_steps=30000", "evaluation.episodes=2")
 FOREVER = ("budget.env_steps=1000000000",)
 OVER = ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
