@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpcrl.config import AlgorithmConfig, ModelConfig
+from hpcrl.config.hops import Timed
 from hpcrl.data.specs import EnvSpec, Field
 from hpcrl.functional.square_sum import square_sum
 from hpcrl.models.flat import FlatParameters
@@ -137,6 +139,8 @@ class Algorithm(ABC):
     Config: ClassVar[type[AlgorithmConfig]]
     extra_fields: ClassVar[tuple[Field, ...]] = ()
     """Fields the actor stores besides the standard ones; `act` returns one array for each."""
+    timed: Timed = nullcontext
+    """Around what is a hop of its own (`config/hops.py`): set by who takes the times."""
     devices: ClassVar[tuple[str, ...]] = ("cpu",)
     """Kinds of device that `move` accepts and `update` can run on."""
     parameters: FlatParameters

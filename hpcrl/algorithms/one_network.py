@@ -64,7 +64,8 @@ class OneNetworkAlgorithm(Algorithm):
         applied = skipped or gradient.finite or not batch.check_finite
         if applied and gradient.samples and not skipped:
             rates = self.rates(learning_rate, batch.update)
-            self.optimizer.step(rates, gradient.vector, gradient.scale)
+            with self.timed("optimizer.step"):
+                self.optimizer.step(rates, gradient.vector, gradient.scale)
         if not skipped:
             metrics.gradients.append(gradient)
         means = metrics.reduce(reducer)

@@ -125,7 +125,8 @@ class PPO(ActorCriticAlgorithm):
                 break
             if gradient.samples:
                 metrics.gradients.append(gradient)
-                self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
+                with self.timed("optimizer.step"):
+                    self.optimizer.step(learning_rate, gradient.vector, gradient.scale)
         means = metrics.reduce(reducer)
         means |= {"learning_rate": learning_rate, **self.loss_scale.metrics}
         return UpdateResult(metrics=means, applied=applied)

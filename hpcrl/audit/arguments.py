@@ -1,4 +1,4 @@
-"""The command lines of `hpcrl audit`, `verify`, `salvage` and `merge`. Loads nothing that reads files."""
+"""The command lines of `hpcrl audit`, `verify`, `salvage`, `merge` and `trace`. Loads nothing that reads files."""
 
 from __future__ import annotations
 
@@ -49,8 +49,22 @@ exit codes: 0 done or nothing to do, 1 rows were damaged or a file cannot be rea
 """
 
 
+_TRACE_HELP = """\
+A run has a trace when it was started with it; the rest of its life does not cost anything more:
+
+  hpcrl run jobs/cartpole.py:impala --set profile.trace=true --set profile.trace_s=20
+  hpcrl trace runs/cartpole-impala-0-001 trace.json
+
+Open the file in https://ui.perfetto.dev or chrome://tracing. A process is a rank, a slice a hop (analysis/README.md
+says what each is), and all clocks are those of rank 0. Works while the run goes on and after a kill; the file of one
+rank, RUN/trace/ATTEMPT/RANK.json, can be opened by itself, too.
+
+exit codes: 0 written, 2 RUN has no trace, or OUT.json cannot be written
+"""
+
+
 def add_file_commands(commands: Any) -> None:
-    """Add `verify`, `salvage` and `merge` to the commands of hpcrl."""
+    """Add `verify`, `salvage`, `merge` and `trace` to the commands of hpcrl."""
     raw = argparse.RawDescriptionHelpFormatter
     verify = commands.add_parser(
         "verify",
@@ -73,6 +87,18 @@ def add_file_commands(commands: Any) -> None:
     merge.add_argument("run", metavar="RUN", help="run directory")
     merge.add_argument("out", metavar="OUT.h5", help="the file; one made by `merge` before is replaced")
     merge.set_defaults(command=_merge)
+    trace = commands.add_parser(
+        "trace",
+        help="what each rank did when, for Chrome or Perfetto",
+        epilog=_TRACE_HELP,
+        formatter_class=raw,
+    )
+    trace.add_argument("run", metavar="RUN", help="run directory")
+    trace.add_argument("out", metavar="OUT.json", help="the file; what was there is replaced")
+    trace.add_argument(
+        "--attempt", type=int, metavar="N", help="of which attempt (default: the last that has one)"
+    )
+    trace.set_defaults(command=_trace)
 
 
 def _verify(arguments: argparse.Namespace) -> int:
@@ -91,6 +117,12 @@ def _merge(arguments: argparse.Namespace) -> int:
     from hpcrl.audit.file_commands import merge_command
 
     return merge_command(arguments.run, arguments.out)
+
+
+def _trace(arguments: argparse.Namespace) -> int:
+    from hpcrl.audit.file_commands import trace_command
+
+    return trace_command(arguments.run, arguments.out, arguments.attempt)
 
 
 def _command(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""What `hpcrl verify`, `salvage` and `merge` print."""
+"""What `hpcrl verify`, `salvage`, `merge` and `trace` print."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.text import Text
 from hpcrl.audit.verify import verify_run
 from hpcrl.storage.merge import merge
 from hpcrl.storage.salvage import Salvaged, salvage
+from hpcrl.storage.trace import merge_traces
 
 
 def verify_command(run: str, as_json: bool) -> int:
@@ -62,4 +63,13 @@ def merge_command(run: str, out: str) -> int:
     counts = merge(Path(run), Path(out))
     rows = ", ".join(f"{number:,} {name}" for name, number in counts.items() if number)
     Console(soft_wrap=True, highlight=False).print(f"{out}: {rows or 'no rows'}")
+    return 0
+
+
+def trace_command(run: str, out: str, attempt: int | None) -> int:
+    """Join the ranks' traces and say what is in it. Raises ConfigError as `merge_traces`."""
+    attempt, ranks, events = merge_traces(Path(run), Path(out), attempt)
+    console = Console(soft_wrap=True, highlight=False)
+    console.print(f"{out}: attempt {attempt}, {ranks} rank{'s' * (ranks > 1)}, {events:,} events")
+    console.print("open it in https://ui.perfetto.dev or chrome://tracing")
     return 0

@@ -7,8 +7,8 @@ the backend would take, so results have the same bits on all learners, from run 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,7 @@ from hpcrl.comm.node_order import NodeOrder, find_node_order
 from hpcrl.comm.process_groups import ProcessGroups, all_gather
 from hpcrl.comm.reduce import HierarchicalReducer
 from hpcrl.comm.wait import Waiter
+from hpcrl.config.hops import Timed
 
 
 class DeviceReducer:
@@ -36,6 +37,7 @@ class DeviceReducer:
         waiter: Waiter,
         device: torch.device,
         timeout_s: float = 600.0,
+        timed: Timed = nullcontext,
     ) -> None:
         """Blocking. `host` is closed by the caller, after this one. `timeout_s`: of a sum of gradients."""
         self._comms = comms
@@ -50,8 +52,7 @@ class DeviceReducer:
         self._gradient: DeviceGradient | None = None
         self.extra_sums: npt.NDArray[np.float64] = np.zeros(0)
         """float64, the sums of the extras of the last `finish`"""
-        self.finish_seconds = 0.0
-        """Spent in `finish` so far."""
+        self._timed = timed
 
     @property
     def description(self) -> str:
@@ -100,14 +101,12 @@ class DeviceReducer:
         """
         if self._gradient is None:
             raise RuntimeError("no gradient is open")
-        started = time.perf_counter()
-        squares = self._gradient.sum()
-        numbers = np.concatenate([np.array(extras, np.float64), squares])
-        self._host.sum_array(numbers)
-        self.extra_sums, self._gradient.squares = numbers[: len(extras)], numbers[len(extras) :]
-        result = self._gradient.collect()
-        self.finish_seconds += time.perf_counter() - started
-        return result
+        with self._timed("reducer.mean_gradients"):
+            squares = self._gradient.sum()
+            numbers = np.concatenate([np.array(extras, np.float64), squares])
+            self._host.sum_array(numbers)
+            self.extra_sums, self._gradient.squares = numbers[: len(extras)], numbers[len(extras) :]
+            return self._gradient.collect()
 
     def square_sum(self) -> float:
         """Sum of the squares of the last result, in float64; equal on all learners. Local."""

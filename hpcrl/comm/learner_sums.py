@@ -23,6 +23,7 @@ from hpcrl.comm.small_sum import SMALL_BYTES, SmallSum
 from hpcrl.comm.wait import Waiter
 from hpcrl.comm.window import PAGE, SharedWindow, fits_in_shared_memory
 from hpcrl.config import ConfigError, ReductionConfig
+from hpcrl.config.hops import Timed
 
 Array = npt.NDArray[Any]
 State = dict[str, npt.NDArray[Any]]
@@ -44,11 +45,16 @@ class LearnerSums:
         waiter: Waiter,
         reduction: ReductionConfig,
         poll: Callable[[], None],
+        timed: Timed,
     ) -> None:
-        """`poll` is called in every wait. Blocking; raises ConfigError, on all, when shared memory is too small."""
+        """`poll` is called in every wait, which is `timed`.
+
+        Blocking; raises ConfigError, on all, when shared memory is too small.
+        """
         self._comms = comms
         self._reduction = reduction
         self._poll = poll
+        self._timed = timed
         self._waiter = waiter
         self._nodes = find_node_order(comms)
         self._fruitless = 0
@@ -89,7 +95,8 @@ class LearnerSums:
         """Return when `ready()`; the gradient and MPI make progress meanwhile. `eager_s` as in Waiter.until. Local."""
         if not ready():
             self._fruitless = 0
-            self._waiter.until(lambda: ready() or self._progress(), eager_s=eager_s)
+            with self._timed("reducer.wait"):
+                self._waiter.until(lambda: ready() or self._progress(), eager_s=eager_s)
 
     def sum_array(self, *arrays: Array) -> None:
         """Replace contiguous 1-D arrays by their sums."""

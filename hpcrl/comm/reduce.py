@@ -6,8 +6,8 @@ power-of-two node sizes it does not even depend on how the learners are divided 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -18,6 +18,7 @@ from hpcrl.comm.groups import LearnerComms
 from hpcrl.comm.plain_gradient import LocalGradient
 from hpcrl.comm.wait import Waiter
 from hpcrl.config import ReductionConfig
+from hpcrl.config.hops import Timed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,10 +43,11 @@ class HierarchicalReducer:
         reduction: ReductionConfig | None = None,
         *,
         debug: bool = False,
+        timed: Timed = nullcontext,
     ) -> None:
         """Collective over the learners; blocking, and compiles on first use on a machine.
 
-        `debug`: compare operation and size with the other learners' before each collective.
+        `debug`: compare operation and size with the other learners' before each collective. `timed`: around hops.
         Raises ConfigError when shared memory is demanded and there is not enough.
         """
         self._comms = comms
@@ -59,13 +61,12 @@ class HierarchicalReducer:
         self._sums: LearnerSums | None = None
         self.extra_sums = np.zeros(0)
         """float64, the sums of the extras of the last `finish`"""
-        self.finish_seconds = 0.0
-        """Spent in `finish` so far: on sums that did not overlap with the backward pass, and waiting for others."""
+        self._timed = timed
         if comms.group.size > 1:
             # numba is behind this: a second that a single learner need not pay
             from hpcrl.comm.learner_sums import LearnerSums
 
-            self._sums = LearnerSums(comms, waiter, self._reduction, self.poll)
+            self._sums = LearnerSums(comms, waiter, self._reduction, self.poll, timed)
 
     @property
     def description(self) -> str:
@@ -145,12 +146,10 @@ class HierarchicalReducer:
         """
         if self._opened < 0:
             raise RuntimeError("no gradient is open")
-        started = time.perf_counter()
-        self._compare_fingerprint(6, self._gradient.memory.size, len(extras))
-        self.extra_sums = np.array(extras, np.float64)
-        result = self._gradient.finish(self.extra_sums, compress=self._compress)
-        self.finish_seconds += time.perf_counter() - started
-        return result
+        with self._timed("reducer.mean_gradients"):
+            self._compare_fingerprint(6, self._gradient.memory.size, len(extras))
+            self.extra_sums = np.array(extras, np.float64)
+            return self._gradient.finish(self.extra_sums, compress=self._compress)
 
     def square_sum(self) -> float:
         """Sum of the squares of the last result: equal on all learners, whatever the division over nodes. Local."""

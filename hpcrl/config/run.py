@@ -23,6 +23,7 @@ from hpcrl.config.sections import (
     FaultsConfig,
     LagConfig,
     LogConfig,
+    ProfileConfig,
     RanksConfig,
     ReductionConfig,
     StorageConfig,
@@ -56,6 +57,7 @@ class RunConfig(Config):
     reduction: ReductionConfig = ReductionConfig()
     faults: FaultsConfig = FaultsConfig()
     log: LogConfig = LogConfig()
+    profile: ProfileConfig = ProfileConfig()
 
     @field_validator("algorithm", mode="before")
     @classmethod

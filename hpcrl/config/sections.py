@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from hpcrl.config.base import Config
+from hpcrl.config.hops import entered_hops
 from hpcrl.config.protections import Protection
 
 
@@ -205,3 +206,30 @@ class LogConfig(Config):
     """Seconds between progress lines."""
     level: Literal["debug", "info", "warning"] = "info"
     """Level of the root rank's log; other ranks log warnings."""
+
+
+class ProfileConfig(Config):
+    """Where the time goes, and what would be if a hop were slow."""
+
+    delay_s: dict[str, float] = Field(default_factory=dict)
+    """Hop -> seconds: every entry of that hop, on any rank, takes so much longer. To see what a slow hop looks like:
+    {"replay.sample": 0.01}. The hops are those of table `timers` (analysis/README.md)."""
+
+    trace: bool = False
+    """Write a trace: when each rank was in which hop, for Chrome or Perfetto (`hpcrl trace RUN OUT.json`)."""
+    trace_s: float = Field(60.0, gt=0)
+    """Seconds of the run, from the end of its start, that the trace covers."""
+    trace_bytes: int = Field(64 << 20, ge=4096)
+    """Size of one rank's trace, at most; it ends there."""
+
+    @field_validator("delay_s")
+    @classmethod
+    def _known(cls, value: dict[str, float]) -> dict[str, float]:
+        for hop, seconds in value.items():
+            if hop not in entered_hops():
+                raise ValueError(
+                    f"{hop!r} is no hop that can be delayed; those are {', '.join(entered_hops())}"
+                )
+            if seconds < 0:
+                raise ValueError(f"{hop}: {seconds:g} s is less than 0; use 0 or more")
+        return value

@@ -6,16 +6,13 @@ import logging
 import math
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rich.console import Console
 from rich.logging import RichHandler
 
-from hpcrl.comm.control import Control
 from hpcrl.comm.devices import Kind, agree_on_devices
-from hpcrl.comm.publish import ParameterExchange
 from hpcrl.comm.ranks import fit, share
 from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.wait import sharpen_timers
@@ -23,14 +20,12 @@ from hpcrl.comm.world import World, open_world
 from hpcrl.config import ConfigError, ExitCode, RunConfig
 from hpcrl.data.specs import EnvSpec, TrajectorySpec, gradient_spec
 from hpcrl.launch.board import Board
+from hpcrl.launch.equipment import make_pulse, make_session, make_timers, open_trace
 from hpcrl.launch.memory import refusal
-from hpcrl.launch.pulse import Pulse, RollCall, describe_wait
+from hpcrl.launch.pulse import Pulse, RollCall
 from hpcrl.launch.results import Results, edge_rows
 from hpcrl.launch.threads import set_torch_threads
-from hpcrl.roles.arenas import open_arenas
-from hpcrl.roles.cut import ROLES_WITH_ROWS, Cuts
 from hpcrl.roles.records import RecordReceiver, RecordSender
-from hpcrl.roles.result_writer import Marks
 from hpcrl.roles.session import RoleLoop, Session, run_roles
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.resume import ResumeMode
@@ -66,6 +61,7 @@ def play(
     except ConfigError as error:
         raise Refused(str(error)) from error
     who = _identify(world, board)
+    timers = make_timers(world, config, board)
     _set_up_logging(config, world, who)
     if {placement.role for placement in world.placements} != {"replay"}:
         set_torch_threads(environment["threads_per_rank"])
@@ -77,7 +73,7 @@ def play(
     results: list[Results] = []
 
     def open_results() -> tuple[Path, int, Saved | None]:
-        results.append(Results(world, config, environment, resume))
+        results.append(Results(world, config, environment, resume, timers))
         return results[0].run_dir, results[0].attempt, results[0].saved
 
     run_dir, world.attempt, saved = _agree(
@@ -87,8 +83,11 @@ def play(
     board.enter("opening streams, for which every rank must come", together=True)
     end_time = world.comm.bcast(environment["allocation_end"], 0)
     roll = RollCall(board, range(world.comm.size), lambda: world.failures.dead if world.failures else set())
-    session, records = _make_session(world, config, specs, (run_dir, saved), results, flag, board, roll)
-    pulse = _make_pulse(session, records, roll, board)
+    open_trace(world, config, run_dir, timers)
+    session, records = make_session(
+        world, config, specs, (run_dir, saved), results, flag, board, roll, timers
+    )
+    pulse = make_pulse(session, records, roll, board)
     session.cuts.stop_before(end_time, board.made)
     if results:
         session.cuts.score = results[0].score
@@ -99,13 +98,8 @@ def play(
     board.enter("making what its roles need (environments, networks, what was saved)")
     loops = [_role_loop(session, placement) for placement in world.placements]
     run_roles([*loops, _start_ends(pulse, session)], session)
-    session.record("edges", edge_rows(world))
-    session.control.close()
-    run_roles([_last_streams(session, records)], session)
-    session.control.cancel()
-    pulse.end()
-    if isinstance(records, RecordReceiver):
-        records.close()
+    _record_last(session)
+    _end_streams(session, records, pulse)
     code = _end(world, session, results)
     world.meet()
     world.close()
@@ -122,6 +116,26 @@ def _end(world: World, session: Session, results: list[Results]) -> int:
         if code in (ExitCode.BAD_CONFIGURATION, ExitCode.RANK_FAILED):
             sys.stderr.write(f"hpcrl: {cause}\n")
     return code
+
+
+def _record_last(session: Session) -> None:
+    """What this rank has sent and where its time went; no role has anything more to do."""
+    slots_s = session.timers("slot.wait").seconds  # of an actor, which has one stream of them
+    session.timers.begin("end.wait")
+    session.record("edges", edge_rows(session.world, {"trajectory": slots_s}))
+    session.record("timers", session.timers.rows())
+
+
+def _end_streams(session: Session, records: RecordSender | RecordReceiver, pulse: Pulse) -> None:
+    """Take in what is under way of control and records, and then the rest of a trace to its file."""
+    session.control.close()
+    run_roles([_last_streams(session, records)], session)
+    session.control.cancel()
+    pulse.end()
+    session.timers.end()
+    session.timers.end_trace()
+    if isinstance(records, RecordReceiver):
+        records.close()
 
 
 def _start_ends(pulse: Pulse, session: Session) -> RoleLoop:
@@ -208,80 +222,6 @@ def make_specs(config: RunConfig, device: Kind) -> tuple[EnvSpec, TrajectorySpec
     return env, layout, algorithm.parameters.size
 
 
-def _make_session(
-    world: World,
-    config: RunConfig,
-    specs: tuple[EnvSpec, TrajectorySpec, int],
-    start: tuple[Path, Saved | None],
-    results: list[Results],
-    flag: SignalFlag,
-    board: Board,
-    roll: RollCall,
-) -> tuple[Session, RecordSender | RecordReceiver]:
-    records: RecordSender | RecordReceiver
-    control = Control(world, flag)
-    if results:
-        writer = results[0].writer
-        marking = {one.world_rank for one in world.plan.placements if one.role in ROLES_WITH_ROWS}
-        marks = Marks(marking, writer.flush, control.send_rows)
-        records = RecordReceiver(world, writer.add, roll.take, marks.take)
-        record, start_clock = writer.add, writer.start_clock
-        receiver = records
-        mark_rows: Callable[[int], None] = partial(marks.take, world.rank)
-
-        def poll_records() -> bool:
-            marks.poll(writer.poll())
-            return receiver.poll()
-    else:
-        records = RecordSender(world)
-        record, start_clock, poll_records = records.add, _no_clock, records.poll
-        mark_rows = records.mark
-    session = Session(
-        world=world,
-        config=config,
-        env_spec=specs[0],
-        trajectory_spec=specs[1],
-        arenas=open_arenas(world, specs[0], specs[1]),
-        parameters=ParameterExchange(world, specs[2]),
-        control=control,
-        cuts=Cuts(world, config, control, *start),
-        run_dir=start[0],
-        record=record,
-        poll_records=poll_records,
-        start_clock=start_clock,
-        report=board.report,
-    )
-    session.cuts.mark_rows, session.cuts.marks = mark_rows, records.marks
-    return session, records
-
-
-def _make_pulse(
-    session: Session, records: RecordSender | RecordReceiver, roll: RollCall, board: Board
-) -> Pulse:
-    """Have this rank's waits and work be told of."""
-    world = session.world
-    own = world.placements[0]
-
-    def tell(text: str) -> bool:
-        if isinstance(records, RecordSender):
-            return records.note(text) if text else records.sign()
-        roll.take(world.rank, text)
-        return True
-
-    def waiting() -> str:
-        role = "+".join(placement.role for placement in world.placements)
-        details = f"last progress: {board.progress()}; not drained:\n{world.report()}"
-        return describe_wait(role, own.role_rank, ", ".join(session.open_hops), details)
-
-    pulse = Pulse(board, tell, session.poll_records, waiting, session.config.faults.stall_timeout_s)
-    world.waiter.beat, world.waiter.work = pulse.beat, pulse.work
-    return pulse
-
-
-def _no_clock() -> None:
-    """Only the writer has one."""
-
-
 def _role_loop(session: Session, placement: Any) -> RoleLoop:
     """Start a role; what it needs is imported here, so that a replay rank never loads torch."""
     if placement.role == "actor":
@@ -292,4 +232,4 @@ def _role_loop(session: Session, placement: Any) -> RoleLoop:
         from hpcrl.roles.learner import run_learner as role
     else:
         from hpcrl.roles.synchronous import run_worker as role
-    return role(session, placement)
+    return session.timers.run(placement.role, placement.role_rank, role(session, placement))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import platform
+from collections.abc import Mapping
+from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
@@ -14,6 +16,7 @@ from rich.table import Table
 from hpcrl.comm.ranks import crowded_nodes
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
+from hpcrl.config.hops import Timed
 from hpcrl.launch.progress import Progress, make_console
 from hpcrl.roles.records import table_row
 from hpcrl.roles.result_writer import ResultWriter
@@ -33,7 +36,12 @@ class Results:
     """Made by the writer rank only. Local; raises ConfigError when the run directory is not to be had."""
 
     def __init__(
-        self, world: World, config: RunConfig, environment: dict[str, Any], resume: ResumeMode = "never"
+        self,
+        world: World,
+        config: RunConfig,
+        environment: dict[str, Any],
+        resume: ResumeMode = "never",
+        timed: Timed = nullcontext,
     ) -> None:
         self._console = make_console()
         start = open_run(config, resume)
@@ -55,7 +63,7 @@ class Results:
         env_steps = 0 if self.saved is None else int(self.saved.meta["env_steps"])
         self._progress = Progress(config, self._console, env_steps)
         acting = "worker" if config.scheme == "synchronous" else "actor"
-        self.writer = ResultWriter(runlog, self._watch, env_steps, acting)
+        self.writer = ResultWriter(runlog, self._watch, env_steps, acting, timed)
         self.run_dir = self._directory.path
         self._last_status = perf_counter()
         self._record_plan(world)
@@ -151,8 +159,11 @@ def ranges(numbers: list[int]) -> str:
     return ",".join(str(part[0]) if len(part) == 1 else f"{part[0]}-{part[-1]}" for part in parts)
 
 
-def edge_rows(world: World) -> Rows:
-    """What each of this rank's streams has sent. Local."""
+def edge_rows(world: World, waits_s: Mapping[str, float]) -> Rows:
+    """What each of this rank's streams has sent. Local.
+
+    `waits_s`: by kind of message how long this rank has waited for free slots; by design it does for no other kind.
+    """
     rows = [
         table_row(
             "edges",
@@ -161,6 +172,7 @@ def edge_rows(world: World) -> Rows:
             dest=sender.dest,
             messages=sender.messages,
             bytes=sender.bytes,
+            wait_s=waits_s.get(sender.tag.name.lower(), 0.0),
         )
         for sender in world.senders
     ]

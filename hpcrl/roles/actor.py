@@ -15,7 +15,7 @@ from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.roles.collect import Collector
 from hpcrl.roles.cut import MARK
 from hpcrl.roles.gradients import Gradients
-from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers, take
+from hpcrl.roles.session import RoleLoop, Session, drain, take
 
 
 def run_actor(session: Session, placement: Placement) -> RoleLoop:
@@ -24,11 +24,10 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     Without a grant, the granted parameter version or a buffer to write to the actor waits, and the wait is timed;
     nothing is ever overwritten or dropped here.
     """
-    config = session.config
-    timers = Timers(session.open_hops)
+    config, timers = session.config, session.timers
     algorithm = make_algorithm(config, session.env_spec)
     streams = ActorStreams(session, placement)
-    collector = Collector(session, placement, algorithm, timers)
+    collector = Collector(session, placement, algorithm)
     layout = streams.layout
     gradients = Gradients(session, algorithm) if config.algorithm.sends_gradients else None
     yield True
@@ -49,7 +48,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
             version = yield from take(fetch, session)
             if version is not None:
                 algorithm.parameters.bind(streams.vector)
-        with timers("stream.send"):
+        with timers("slot.wait"):
             slot = yield from take(partial(streams.begin, row), session)
         if version is None or slot is None:
             break
@@ -68,13 +67,14 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
         if gradients is not None:
             with timers("algorithm.gradient"):
                 gradients.compute(collected, trajectory)
-        trajectory.seal(config.comm.checksum)
-        streams.send(row)
+        with timers("stream.send"):
+            trajectory.seal(config.comm.checksum)
+            streams.send(row)
         session.report(f"trajectory {number} under version {version}")
         yield True
     collector.settle()
-    record_timers(session, placement, timers)
-    yield from streams.drain(session)
+    with timers("end.wait"):
+        yield from streams.drain(session)
     if session.control.save_at is not None:
         yield from session.cuts.write_last(session.control.save_at, placement, collector.components())
     collector.close()

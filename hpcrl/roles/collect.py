@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from hpcrl.data.specs import DISCOUNTED_RETURN, PRIORITY
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.envs import Resumable, Step, VectorEnv, make_vector_env, require_choices
 from hpcrl.roles.env_state import EnvRows, env_state, env_values, restart_seed, restore_actions, saved_envs
-from hpcrl.roles.session import Session, Timers, record_event
+from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.parts import Given
 from hpcrl.storage.schema import TABLES
 
@@ -43,7 +42,7 @@ class Collector:
     The groups are stepped in turn: while the policy chooses for one, the engine may step the others.
     """
 
-    def __init__(self, session: Session, placement: Placement, algorithm: Algorithm, timers: Timers) -> None:
+    def __init__(self, session: Session, placement: Placement, algorithm: Algorithm) -> None:
         config = session.config
         self.envs = share(config.env.num_envs, config.num_acting_ranks, placement.role_rank)
         self._actor = placement.role_rank
@@ -52,7 +51,7 @@ class Collector:
         self._gives_priorities = config.gives_priorities
         self._extra = [field.name for field in algorithm.extra_fields]
         self._rng = session.rng(placement, "actions")
-        self._timers = timers
+        self._timers = session.timers
         self._record = session.record
         self._work = session.world.waiter.work
         self._groups = []
@@ -150,27 +149,27 @@ class Collector:
         return env, _first_rows(env)
 
     def _act(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int) -> None:
-        start = perf_counter()
+        timers = self._timers
+        timers.begin("algorithm.act")
         chosen = group.acting.act(fields["obs"][t, group.columns], self._rng, exploration=group.exploration)
         action = self._algorithm.to_env(chosen["action"])
-        acted = perf_counter()
+        timers.then("env.send")
         group.env.send(action)
         group.under_way = True
-        sent = perf_counter()
+        timers.then("trajectory.write")
         fields["action"][t, group.columns] = chosen["action"]
         for name in self._extra:
             fields[name][t, group.columns] = chosen[name]
-        self._timers.add("algorithm.act", acted - start)
-        self._timers.add("env.send", sent - acted)
-        self._timers.add("trajectory.write", perf_counter() - sent)
+        timers.end()
 
     def _receive(self, group: _Group, fields: dict[str, npt.NDArray[Any]], t: int, version: int) -> None:
-        start = perf_counter()
+        timers = self._timers
+        timers.begin("env.recv")
         step = group.env.recv()
         group.acting.restart(~step.valid)
         group.under_way = False
         self._work()
-        received = perf_counter()
+        timers.then("trajectory.write")
         fields["obs"][t + 1, group.columns] = step.obs
         for name in ("reward", "terminated", "truncated", "valid"):
             fields[name][t, group.columns] = getattr(step, name)
@@ -178,8 +177,7 @@ class Collector:
         if group.returns is not None:
             returns = group.returns.step(step.reward, step.terminated | step.truncated)
             fields[DISCOUNTED_RETURN.name][t, group.columns] = returns
-        self._timers.add("env.recv", received - start)
-        self._timers.add("trajectory.write", perf_counter() - received)
+        timers.end()
         if step.episode_length.any():
             self._log_episodes(step, self.envs.start + group.columns.start, version)
 

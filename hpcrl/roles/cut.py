@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any
 
@@ -19,6 +20,7 @@ from hpcrl.comm.control import DISK_REFUSES, Control
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
 from hpcrl.config import ExitCode, RunConfig
+from hpcrl.config.hops import Timed
 from hpcrl.roles.completion import RETRY_S, Completion, mark_of
 from hpcrl.storage import checkpoint
 from hpcrl.storage.checkpoint import Saved
@@ -64,6 +66,8 @@ class Cuts:
         """On ranks of ROLES_WITH_ROWS: tell the rank that writes the results that it has every row before this mark."""
         self.marks: Sequence[int] = ()
         """On ranks of ROLES_WITH_ROWS: the marks that are still to leave this rank."""
+        self.timed: Timed = nullcontext
+        """Around what is a hop of its own."""
         self._parts = [part_name(placement) for placement in world.plan.placements]
         """What makes a set complete: the parts of the living."""
         if world.failures is not None:
@@ -170,9 +174,9 @@ class Cuts:
         part = part_name(placement)
         found: bytes | int
         try:
-            found = bytes.fromhex(
-                checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
-            )
+            with self.timed("checkpoint.write"):
+                digest = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
+            found = bytes.fromhex(digest)
         except OSError as error:
             found = error.errno or 0
             _log.warning("part %s of checkpoint %d cannot be written: %s", part, update, reason(error))

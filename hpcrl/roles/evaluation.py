@@ -31,6 +31,7 @@ def evaluate(
     acting = Acting(algorithm, evaluation.episodes)
 
     def act(obs: npt.NDArray[Any], begins: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+        session.timers.then("evaluation")  # each step is one
         session.world.waiter.work()
         session.control.poll()
         session.poll_records()  # the last updates, for who reads the file meanwhile
@@ -40,7 +41,8 @@ def evaluate(
         return algorithm.to_env(acting.act(obs, rng, greedy=evaluation.greedy)["action"])
 
     try:
-        episodes = run_episodes(env, act, evaluation.max_episode_steps)
+        with session.timers("evaluation"):
+            episodes = run_episodes(env, act, evaluation.max_episode_steps)
     except EvaluationInterrupted:
         record_event(session, placement, "evaluation_interrupted", f"by {session.control.stop_cause}")
         return

@@ -17,7 +17,7 @@ from hpcrl.roles.batch import normalize_weights
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.publication import Publication
 from hpcrl.roles.queue_state import QueueState
-from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
+from hpcrl.roles.session import RoleLoop, Session, drain
 from hpcrl.roles.update_notes import UpdateNote, note_bytes, write_note
 from hpcrl.storage.parts import Given
 
@@ -29,9 +29,8 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
 
     Two batches are asked for ahead, so that one arrives while the other is trained on.
     """
-    config = session.config
-    timers = Timers(session.open_hops)
-    learning = Learning(session, placement, make_algorithm(config, session.env_spec), timers, cut_ahead=SLOTS)
+    config, timers = session.config, session.timers
+    learning = Learning(session, placement, make_algorithm(config, session.env_spec), cut_ahead=SLOTS)
     batches = BatchStreams(session, placement, learning.reuse)
     publication = Publication(session, placement, learning)
     publication.publish(learning.updates)
@@ -44,6 +43,7 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
                 publication.poll()
                 learning.poll()
                 yield False
+        with timers("learners.meet"):
             yield from publication.meet()
         publication.poll()
         learning.poll()
@@ -66,14 +66,14 @@ def run_learner(session: Session, placement: Placement) -> RoleLoop:
         batches.note(learning.updates, learning.env_steps, priorities)
         batches.next(learning.updates, learning.cut_at)  # before a cut the batches ahead are used up
         yield True
-    yield from learning.end(publication.poll)
-    batches.close()
-    publication.close()
-    yield from drain(lambda: batches.drained() & publication.drained(), session)
-    batches.cancel()
-    publication.cancel()
-    yield from learning.finish(batches.components(learning.updates))
-    record_timers(session, placement, timers)
+    with timers("end.wait"):
+        yield from learning.end(publication.poll)
+        batches.close()
+        publication.close()
+        yield from drain(lambda: batches.drained() & publication.drained(), session)
+        batches.cancel()
+        publication.cancel()
+        yield from learning.finish(batches.components(learning.updates))
 
 
 class BatchStreams:

@@ -23,8 +23,8 @@ from hpcrl.roles.batch import parts_of
 from hpcrl.roles.evaluation import evaluate
 from hpcrl.roles.guard import Guard
 from hpcrl.roles.learner_state import Counters, learner_components, restore_learner, restore_reducer
-from hpcrl.roles.records import record_update, table_row
-from hpcrl.roles.session import RoleLoop, Session, Timers, record_event
+from hpcrl.roles.records import record_sums, record_update, table_row
+from hpcrl.roles.session import RoleLoop, Session, record_event
 from hpcrl.storage.parts import Given
 
 if TYPE_CHECKING:
@@ -45,7 +45,6 @@ class Learning:
         session: Session,
         placement: Placement,
         algorithm: Algorithm,
-        timers: Timers,
         *,
         cut_ahead: int = 0,
     ) -> None:
@@ -58,11 +57,12 @@ class Learning:
             raise RuntimeError(f"rank {world.rank} has no learner communicator")
         self._session = session
         self._placement = placement
-        self._timers = timers
+        self._timers = session.timers
         self.algorithm = algorithm
+        algorithm.timed = self._timers
         config = session.config
         self._reducer = HierarchicalReducer(
-            world.learners, world.waiter, config.reduction, debug=config.comm.debug
+            world.learners, world.waiter, config.reduction, debug=config.comm.debug, timed=self._timers
         )
         self._cut_ahead = cut_ahead
         self.reuse = reuse_of(config, session.cuts.first_update)
@@ -121,7 +121,7 @@ class Learning:
         next_cut = self.reuse.empty_after(self.updates, self._cut_ahead)
         due = cuts.is_root and self.cut_at is None and cuts.due(next_cut)
         wanted = np.array([session.control.stop_requested, due], np.float64)
-        with self._timers.at("the vote of the learners"):
+        with self._timers("learners.vote"):
             self._reducer.sum_array(wanted)
         stop, cut = (wanted > 0).tolist()
         if self.cut_at is None and (cut or (stop and self._keeps_everything)):
@@ -182,31 +182,30 @@ class Learning:
 
     def update(self, trajectories: list[Trajectory], column_offset: int, total_columns: int) -> Vector | None:
         """Train on this learner's share of a batch (maybe empty); new priorities. Collective over the learners."""
-        session, started = self._session, perf_counter()
-        fields, tensors = self._staging.stage(parts_of(trajectories, session.trajectory_spec))
-        batch = Batch(
-            fields=tensors,
-            column_offset=column_offset,
-            total_columns=total_columns,
-            update=self.updates,
-            check_finite=session.config.faults.has("finite-check"),
-        )
-        use = self.reuse.use(self.updates)
-        self._account.look(self.updates, fields, trajectories)
-        progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
-        self._reducer.begin_update(self.updates)
-        summed = self._summed.finish_seconds
-        with self._timers.at("algorithm.update"):
+        session = self._session
+        with self._timers("algorithm.update"):
+            fields, tensors = self._staging.stage(parts_of(trajectories, session.trajectory_spec))
+            batch = Batch(
+                fields=tensors,
+                column_offset=column_offset,
+                total_columns=total_columns,
+                update=self.updates,
+                check_finite=session.config.faults.has("finite-check"),
+            )
+            use = self.reuse.use(self.updates)
+            self._account.look(self.updates, fields, trajectories)
+            progress = min(self.env_steps / session.config.budget.env_steps, 1.0)
+            self._reducer.begin_update(self.updates)
             result = self.algorithm.update(batch, self._summed, progress)
             if result.applied and use == 1:
                 self.algorithm.observe(batch, self._summed)
-        self._timers.add("algorithm.update", perf_counter() - started)
-        self._timers.add("reducer.mean_gradients", self._summed.finish_seconds - summed)
-        sums = self._account.sums()
-        self._reducer.sum_array(sums)
+        with self._timers("reducer.sum_counts"):
+            sums = self._account.sums()
+            self._reducer.sum_array(sums)
         trained = self._account.book(sums, self.env_steps, again=use > 1)
         self._counters.env_steps = trained.env_steps
         self._counters.updates += 1
+        self._timers.counter("lag", trained.lag.get("lag_mean", 0.0))
         self._guard.look(result.applied, self.updates, fields, trajectories)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
@@ -229,6 +228,7 @@ class Learning:
             weights_sha256=self.algorithm.parameters.sha256(),
         )
         session.record("learners", row)
+        record_sums(session.record, session.world.rank, self._timers, self._reducer.sent_bytes)
         if session.control.save_at is not None:
             yield from session.cuts.write_last(self.updates, self._placement, self._components(others))
         limit_s, began = config.comm.drain_timeout_s, perf_counter()
@@ -271,7 +271,7 @@ class Learning:
         if device.type == "cuda":
             torch.cuda.set_device(device)
         self.algorithm.move(device)
-        return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s)
+        return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s, timed=self._timers)
 
     def _share_optimizer(self) -> None:
         vectors = [vector.numpy() for vector in self.algorithm.vectors()]

@@ -24,8 +24,9 @@ from hpcrl.data.turns import Turns
 from hpcrl.roles.arenas import batch_positions, part_layout, part_positions, shard_envs
 from hpcrl.roles.memory_state import make_limiter, memory_components, open_memory
 from hpcrl.roles.records import table_row
-from hpcrl.roles.session import Session, Timers
+from hpcrl.roles.session import Session
 from hpcrl.roles.shard import Shard
+from hpcrl.roles.timers import Timers
 from hpcrl.roles.update_notes import note_bytes, read_note
 from hpcrl.storage.parts import Given
 
@@ -64,13 +65,13 @@ class Wait:
 class MemoryShard(Shard):
     """The memory of some environments, its limiter, and the batches that learners have not answered yet."""
 
-    def __init__(self, session: Session, placement: Placement, timers: Timers) -> None:
+    def __init__(self, session: Session, placement: Placement) -> None:
         """Local."""
         config, shard = session.config, placement.role_rank
         learners = range(config.ranks.learners)
         counts = [len(part_positions(config, shard, learner)) for learner in learners]
         super().__init__(
-            session, placement, timers, {learner: note_bytes(config, counts[learner]) for learner in learners}
+            session, placement, {learner: note_bytes(config, counts[learner]) for learner in learners}
         )
         ends = np.cumsum([0, *counts])
         self._columns = {learner: slice(int(ends[learner]), int(ends[learner + 1])) for learner in learners}
@@ -98,8 +99,8 @@ class MemoryShard(Shard):
         self._owed: dict[int, _Owed] = {}
         self._share = len(shard_envs(config, shard)) / config.env.num_envs
         """Of the run's env_steps."""
-        self._actors_wait = Wait(timers, "limiter.insert_wait")
-        self._learners_wait = Wait(timers, "limiter.sample_wait")
+        self._actors_wait = Wait(session.timers, "limiter.insert_wait")
+        self._learners_wait = Wait(session.timers, "limiter.sample_wait")
 
     @property
     def under_way(self) -> int:
@@ -225,6 +226,7 @@ class MemoryShard(Shard):
     def _record(self) -> None:
         """A row of table `replay` on the batch that was just sent."""
         memory = self.memory
+        self._timers.counter("transitions held", memory.size)
         row = table_row(
             "replay",
             update=self.served,

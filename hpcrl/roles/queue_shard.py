@@ -11,7 +11,7 @@ from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.roles.arenas import part_layout, part_positions, shard_positions, trajectory_rows
 from hpcrl.roles.queue_state import QueueState
-from hpcrl.roles.session import Session, Timers, record_event
+from hpcrl.roles.session import Session, record_event
 from hpcrl.roles.shard import Shard
 from hpcrl.storage.parts import Given
 
@@ -19,11 +19,11 @@ from hpcrl.storage.parts import Given
 class QueueShard(Shard):
     """Rows of trajectories, and their admission."""
 
-    def __init__(self, session: Session, placement: Placement, timers: Timers) -> None:
+    def __init__(self, session: Session, placement: Placement) -> None:
         """Local."""
         config, shard = session.config, placement.role_rank
         counts = {index: len(part_positions(config, shard, index)) for index in range(config.ranks.learners)}
-        super().__init__(session, placement, timers, {index: 0 for index, count in counts.items() if count})
+        super().__init__(session, placement, {index: 0 for index, count in counts.items() if count})
         self._positions = shard_positions(config, shard)
         self._parts = {
             index: part_layout(config, session.env_spec, session.trajectory_spec, shard, index)
@@ -88,6 +88,7 @@ class QueueShard(Shard):
             return False
         with self._timers("replay.sample"):
             self._answer(numbers, {index: buffer for index, buffer in buffers.items() if buffer is not None})
+        self._timers.counter("trajectories waiting", len(self._row_of))
         self.served += 1
         return True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,6 +13,8 @@ import numpy.typing as npt
 
 from hpcrl.comm.stream import Receiver, Sender, Tag, all_drained
 from hpcrl.comm.world import World
+from hpcrl.config.hops import Timed
+from hpcrl.roles.timers import Timers
 from hpcrl.storage.schema import TABLES, Rows
 
 if TYPE_CHECKING:
@@ -38,8 +41,9 @@ class RecordSender:
     both blocks travel.
     """
 
-    def __init__(self, world: World) -> None:
-        """Local; the writer opens the other end."""
+    def __init__(self, world: World, timed: Timed = nullcontext) -> None:
+        """Local; the writer opens the other end. `timed`: around what is sent."""
+        self._timed = timed
         self._sender: Sender = world.sender(world.plan.writer, Tag.RECORDS)
         self._signs: Sender = world.sender(world.plan.writer, Tag.WORK, _SIGN_BYTES)
         self._sign = np.zeros(1, np.int64)
@@ -92,10 +96,11 @@ class RecordSender:
         late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
         if not (self._closing or self.marks or late or self._waiting_bytes >= _BLOCK_BYTES):
             return False
-        while self._waiting and self._free:
-            self._send_block()
-        while self.marks and self._free:
-            self._send(_MARK, self.marks.pop(0), np.zeros(0, np.uint8))
+        with self._timed("records.send"):
+            while self._waiting and self._free:
+                self._send_block()
+            while self.marks and self._free:
+                self._send(_MARK, self.marks.pop(0), np.zeros(0, np.uint8))
         return True
 
     def _send_block(self) -> None:
@@ -223,3 +228,17 @@ def record_update(
     )
     # Last: an update in the file has its lags there too, also after a kill.
     record("updates", row)
+
+
+def record_sums(record: Sink, rank: int, timers: Timers, sent_bytes: int) -> None:
+    """Hand the writer what a learner on world rank `rank` gave to sums over the learners."""
+    row = table_row(
+        "edges",
+        stream="sums",
+        source=rank,
+        dest=-1,
+        messages=timers("reducer.mean_gradients").count + timers("reducer.sum_counts").count,
+        bytes=sent_bytes,
+        wait_s=timers("reducer.wait").seconds,
+    )
+    record("edges", row)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from hpcrl.comm.ranks import Placement
-from hpcrl.roles.session import RoleLoop, Session, Timers, drain, record_timers
+from hpcrl.roles.session import RoleLoop, Session, drain
 from hpcrl.roles.shard import Shard
 
 
 def run_replay(session: Session, placement: Placement) -> RoleLoop:
     """Serve until the run stops and everything is drained. Point-to-point; waits for nobody."""
-    timers = Timers(session.open_hops)
-    shard = open_shard(session, placement, timers)
+    shard = open_shard(session, placement)
     while not session.control.stopped:
         progress = session.parameters.poll()
         progress |= shard.take_notes()
@@ -24,17 +23,17 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
             session.report(f"{shard.served} batches sent, {shard.under_way} trajectories under way")
         yield progress
     shard.close_senders()
-    yield from drain(shard.drained, session)
+    with session.timers("end.wait"):
+        yield from drain(shard.drained, session)
     if session.control.save_at is not None:
         yield from session.cuts.write_last(session.control.save_at, placement, shard.components())
     shard.cancel()
-    record_timers(session, placement, timers)
 
 
-def open_shard(session: Session, placement: Placement, timers: Timers) -> Shard:
+def open_shard(session: Session, placement: Placement) -> Shard:
     """What the algorithm of this run needs. Local."""
     if session.config.algorithm.uses_replay:
         from hpcrl.roles.memory_shard import MemoryShard as Kind
     else:
         from hpcrl.roles.queue_shard import QueueShard as Kind  # type: ignore[assignment]
-    return Kind(session, placement, timers)
+    return Kind(session, placement)

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Collection
+from contextlib import nullcontext
 
+from hpcrl.config.hops import Timed
 from hpcrl.roles.records import Sink, table_row
 from hpcrl.storage.health import ActorWatch
 from hpcrl.storage.runlog import RunLog
@@ -47,11 +49,20 @@ class Marks:
 class ResultWriter:
     """Rank-local owner of the result file and of what a person watches. Never a learner in its compute."""
 
-    def __init__(self, runlog: RunLog, watch: Sink, env_steps: int = 0, acting: str = "actor") -> None:
+    def __init__(
+        self,
+        runlog: RunLog,
+        watch: Sink,
+        env_steps: int = 0,
+        acting: str = "actor",
+        timed: Timed = nullcontext,
+    ) -> None:
         """`watch` sees every row as it is written (the progress line). `env_steps`: trained on by earlier attempts.
 
-        `acting`: the role of those that step environments; one whose returns are odd becomes an event.
+        `acting`: the role of those that step environments; one whose returns are odd becomes an event. `timed`: around
+        what is done here.
         """
+        self._timed = timed
         self._acting, self._actors = acting, ActorWatch()
         self._runlog = runlog
         runlog.tell = self._tell
@@ -70,6 +81,11 @@ class ResultWriter:
 
     def add(self, table: str, rows: Rows) -> None:
         """Write rows; the writer's clock and trained env_steps are filled in where senders cannot know them."""
+        with self._timed("records.write"):
+            self._add(table, rows)
+        self.poll()
+
+    def _add(self, table: str, rows: Rows) -> None:
         rows = rows.copy()
         names = rows.dtype.names or ()
         if "time_s" in names:
@@ -86,19 +102,19 @@ class ResultWriter:
             event = table_row(
                 "events", kind="odd_actor", role=self._acting, role_rank=odd.actor, world_rank=-1, text=text
             )
-            self.add("events", event)
-        self.poll()
+            self._add("events", event)
 
     def poll(self) -> bool:
         """Bring rows to disk when their time has come, also while none are added; whether all are there now.
 
         Raises ResultsLost when the disk has refused for too long.
         """
-        return self._runlog.maybe_flush()
+        return self._runlog.due and self.flush()
 
     def flush(self) -> bool:
         """Bring every row to disk now; whether they are there. Raises as `poll`."""
-        return self._runlog.flush()
+        with self._timed("records.write"):
+            return self._runlog.flush()
 
     def close(self) -> None:
         """Bring everything to disk, and close the file."""

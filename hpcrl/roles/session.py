@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +19,7 @@ from hpcrl.data.specs import EnvSpec, TrajectorySpec
 from hpcrl.roles.arenas import Arenas
 from hpcrl.roles.cut import Cuts
 from hpcrl.roles.records import table_row
+from hpcrl.roles.timers import Timers
 from hpcrl.storage.schema import Rows
 
 T = TypeVar("T")
@@ -29,44 +29,6 @@ RoleLoop = Generator[bool, None, None]
 
 It yields for the first time when it has made what it needs, before its first work: from then on it may not stall.
 """
-
-
-class Timers:
-    """Seconds and counts per hop of one role. Local."""
-
-    def __init__(self, open_hops: list[str] | None = None) -> None:
-        """`open_hops`: where those are listed that are under way, for a report."""
-        self._totals: dict[str, list[float]] = {}
-        self._open = open_hops if open_hops is not None else []
-
-    @contextmanager
-    def __call__(self, hop: str) -> Iterator[None]:
-        """Time a block under the name of a hop."""
-        start = time.perf_counter()
-        try:
-            with self.at(hop):
-                yield
-        finally:
-            self.add(hop, time.perf_counter() - start)
-
-    @contextmanager
-    def at(self, what: str) -> Iterator[None]:
-        """List what is under way, without taking its time."""
-        self._open.append(what)
-        try:
-            yield
-        finally:
-            self._open.remove(what)
-
-    def add(self, hop: str, seconds: float) -> None:
-        """Add one occurrence of a hop."""
-        total = self._totals.setdefault(hop, [0.0, 0])
-        total[0] += seconds
-        total[1] += 1
-
-    def items(self) -> list[tuple[str, float, int]]:
-        """(hop, seconds, count) since the start."""
-        return [(hop, seconds, int(count)) for hop, (seconds, count) in self._totals.items()]
 
 
 @dataclass(slots=True)
@@ -92,8 +54,8 @@ class Session:
     """Tell this rank's supervisor how far the rank has come (for the line that names a dead rank)."""
     outcome: dict[str, Any] = field(default_factory=lambda: {"exit_code": ExitCode.FINISHED, "cause": ""})
     """How the run ended, as far as this rank knows."""
-    open_hops: list[str] = field(default_factory=list)
-    """What the roles of this rank are at: in a wait, what they wait for."""
+    timers: Timers = field(default_factory=Timers)
+    """Where this rank's time goes."""
 
     def fail(self, code: ExitCode, cause: str) -> None:
         """Note an end other than the budget."""
@@ -153,25 +115,13 @@ def run_roles(loops: list[RoleLoop], session: Session) -> None:
             except StopIteration:
                 loops.remove(loop)
                 progress = True
+        if session.timers.due:
+            session.record("timers", session.timers.rows())
         progress |= session.poll_records()
         if progress:
             waiter.reset()
         else:
             waiter.idle()
-
-
-def record_timers(session: Session, placement: Placement, timers: Timers) -> None:
-    """Hand the role's timers to the writer."""
-    for hop, seconds, count in timers.items():
-        row = table_row(
-            "timers",
-            role=placement.role,
-            role_rank=placement.role_rank,
-            hop=hop,
-            seconds=seconds,
-            count=count,
-        )
-        session.record("timers", row)
 
 
 def record_event(session: Session, placement: Placement, kind: str, text: str, count: int = 1) -> None:

@@ -14,7 +14,7 @@ from hpcrl.comm.rows import Bytes, RowReceiver
 from hpcrl.comm.stream import Sender, Tag, all_drained
 from hpcrl.data.trajectory import Trajectory, TrajectoryLayout
 from hpcrl.roles.cut import MARK
-from hpcrl.roles.session import Session, Timers, record_event
+from hpcrl.roles.session import Session, record_event
 from hpcrl.storage.parts import Given
 
 
@@ -27,12 +27,10 @@ class Shard(ABC):
         published: Newest parameter version, as far as known here.
     """
 
-    def __init__(
-        self, session: Session, placement: Placement, timers: Timers, note_bytes: Mapping[int, int]
-    ) -> None:
+    def __init__(self, session: Session, placement: Placement, note_bytes: Mapping[int, int]) -> None:
         """Local. note_bytes: of the notes in the requests of each learner that is served, by role_rank."""
         config, world = session.config, session.world
-        self._session, self._placement, self._timers = session, placement, timers
+        self._session, self._placement, self._timers = session, placement, session.timers
         self._layout = TrajectoryLayout(session.trajectory_spec)
         shard = placement.role_rank
         self._actor_numbers = range(shard, config.ranks.actors, config.ranks.replay)

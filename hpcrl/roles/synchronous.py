@@ -11,7 +11,7 @@ from hpcrl.roles.collect import Collector
 from hpcrl.roles.cut import part_name
 from hpcrl.roles.learning import Learning
 from hpcrl.roles.queue_state import QueueState
-from hpcrl.roles.session import RoleLoop, Session, Timers, record_event, record_timers
+from hpcrl.roles.session import RoleLoop, Session, record_event
 from hpcrl.storage.parts import Given
 
 
@@ -21,10 +21,9 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
     With lag.injection batches wait in a queue of that length, which is full before the first update.
     """
     config = session.config
-    timers = Timers(session.open_hops)
     algorithm = make_algorithm(config, session.env_spec)
-    learning = Learning(session, placement, algorithm, timers)
-    collector = Collector(session, placement, algorithm, timers)
+    learning = Learning(session, placement, algorithm)
+    collector = Collector(session, placement, algorithm)
     layout = TrajectoryLayout(session.trajectory_spec)
     waiting = _waiting(session, placement)
     free = list(layout.allocate(learning.reuse.batches + config.lag.injection - len(waiting)))
@@ -70,10 +69,10 @@ def run_worker(session: Session, placement: Placement) -> RoleLoop:
         offset = placement.role_rank * columns
         learning.update([layout.view(buffer[place])], offset, config.ranks.workers * columns)
         yield True
-    yield from learning.end()
-    yield from learning.finish(components())
+    with session.timers("end.wait"):
+        yield from learning.end()
+        yield from learning.finish(components())
     collector.close()
-    record_timers(session, placement, timers)
 
 
 def _waiting(session: Session, placement: Placement) -> deque[Bytes]:

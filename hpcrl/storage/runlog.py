@@ -103,19 +103,17 @@ class RunLog:
             self._pending[table].append(np.array(rows).reshape(-1))
             self._pending_bytes += rows.nbytes
 
-    def maybe_flush(self) -> bool:
-        """Flush when the interval has passed, or half of what may wait does. Returns whether everything is written.
-
-        Raises as `flush`.
-        """
+    @property
+    def due(self) -> bool:
+        """Whether to `flush`: the interval has passed, or half of what may wait does."""
         passed_s = time.perf_counter() - self._last_flush
         if self._patience.since is None:
-            due = passed_s >= self._flush_interval_s or self._pending_bytes > self._buffer_bytes // 2
-        else:
-            due = (
-                passed_s >= max(self._flush_interval_s, _RETRY_S) or self._pending_bytes > self._buffer_bytes
-            )
-        return due and self.flush()
+            return passed_s >= self._flush_interval_s or self._pending_bytes > self._buffer_bytes // 2
+        return passed_s >= max(self._flush_interval_s, _RETRY_S) or self._pending_bytes > self._buffer_bytes
+
+    def maybe_flush(self) -> bool:
+        """Flush when it is due. Returns whether everything is written. Raises as `flush`."""
+        return self.due and self.flush()
 
     def flush(self) -> bool:
         """Bring every buffered row into the file. Returns whether they are there: False while the disk refuses.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from hpcrl.storage.columns import Column, Rows, Table
 from hpcrl.storage.more_tables import HASHES, METRICS
+from hpcrl.storage.profile_tables import EDGES, ROLE, ROLE_RANK, TIME, TIMERS
 from hpcrl.storage.replay_table import REPLAY
 
 __all__ = ["SCHEMA_VERSION", "TABLES", "UPGRADES", "Column", "Rows", "Table"]
@@ -29,9 +30,6 @@ _ENV_STEPS = Column(
     "sum",
     "valid env_steps trained on so far (with a replay memory: inserted there), over all environments and attempts",
 )
-_TIME = Column("time_s", "f8", "s", "each", "wall time since this attempt's first env_step")
-_ROLE = Column("role", "S16", "text", "each", "actor, replay, learner, worker or root")
-_ROLE_RANK = Column("role_rank", "i4", "1", "each", "index of the rank within its role")
 _EPISODE_RETURN = Column(
     "episode_return", "f8", "reward", "each", "undiscounted sum of the environment's own rewards, unclipped"
 )
@@ -42,7 +40,7 @@ UPDATES = Table(
     (
         _UPDATE,
         _ENV_STEPS,
-        _TIME,
+        TIME,
         Column(
             "policy_loss", "f8", "1", "mean", "policy loss, over all epochs and minibatches of the update"
         ),
@@ -167,7 +165,7 @@ EPISODES = Table(
             "each",
             "env_steps of the run, as in `updates`, when the episode was logged",
         ),
-        _TIME,
+        TIME,
         Column("env_index", "i8", "1", "each", "environment of the run, counted over all ranks"),
         _EPISODE_RETURN,
         _EPISODE_LENGTH,
@@ -176,33 +174,6 @@ EPISODES = Table(
         Column("actor", "i4", "1", "each", "role_rank of the rank that stepped it"),
     ),
     "One row per finished training episode.",
-)
-TIMERS = Table(
-    "timers",
-    (
-        _TIME,
-        _ROLE,
-        _ROLE_RANK,
-        Column("hop", "S32", "text", "each", "what was timed: env.recv, stream.send, algorithm.update, ..."),
-        Column("seconds", "f8", "s", "each", "time spent there since the attempt began"),
-        Column("count", "i8", "1", "each", "how often, since the attempt began"),
-    ),
-    "Cumulative time per rank and hop; a later row of the same rank and hop replaces an earlier one.",
-)
-EDGES = Table(
-    "edges",
-    (
-        _TIME,
-        Column("stream", "S24", "text", "each", "traffic class: trajectories, parameters, ..."),
-        Column("source", "i4", "1", "each", "world rank that sent"),
-        Column("dest", "i4", "1", "each", "world rank that received"),
-        Column("messages", "i8", "1", "each", "messages since the attempt began"),
-        Column("bytes", "i8", "B", "each", "bytes since the attempt began"),
-        Column(
-            "wait_s", "f8", "s", "each", "time the source waited for a free slot, since the attempt began"
-        ),
-    ),
-    "Cumulative traffic per pair of ranks.",
 )
 EVALUATION = Table(
     "evaluation",
@@ -220,7 +191,7 @@ EVALUATION = Table(
 LEARNERS = Table(
     "learners",
     (
-        _ROLE_RANK,
+        ROLE_RANK,
         _UPDATE,
         Column(
             "weights_sha256", "S64", "text", "each", "SHA-256 of the parameter vector's bytes, hexadecimal"
@@ -232,8 +203,8 @@ RANKS = Table(
     "ranks",
     (
         Column("world_rank", "i4", "1", "each", "rank in the MPI world"),
-        _ROLE,
-        _ROLE_RANK,
+        ROLE,
+        ROLE_RANK,
         Column("node", "S64", "text", "each", "host name"),
         Column("local_rank", "i4", "1", "each", "index of the rank on its node"),
         Column("device", "S16", "text", "each", "cpu or cuda:N"),
@@ -246,10 +217,10 @@ RANKS = Table(
 EVENTS = Table(
     "events",
     (
-        _TIME,
+        TIME,
         Column("kind", "S24", "text", "each", "started, finished, stopped, failed, dropped_trajectory, ..."),
-        _ROLE,
-        _ROLE_RANK,
+        ROLE,
+        ROLE_RANK,
         Column("world_rank", "i4", "1", "each", "rank in the MPI world"),
         Column("count", "i8", "1", "sum", "how many this row stands for", missing=1),
         Column("text", "S256", "text", "each", "details"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hpcrl.config.hops import HOPS
 from hpcrl.storage.schema import SCHEMA_VERSION, TABLES
 
 _INTRODUCTION = f"""\
@@ -61,4 +62,23 @@ def markdown() -> str:
             f"| `{column.name}` | {column.dtype} | {column.unit} | {column.merge} | {column.meaning} |\n"
             for column in table.columns
         ]
+        if table.name == "timers":
+            parts += _hops()
     return "".join(parts)
+
+
+def _hops() -> list[str]:
+    """What can stand in column `hop`."""
+    kinds = (
+        "`compute`; `communicate`: moving data, or copying it to where it leaves from; `wait`: for another rank; "
+        "`rest`: the run's own upkeep; `span`: how long something lasted while the rank did other things, no part of "
+        "its time"
+    )
+    return [
+        f"\nHops, in the order of a transition's way. Kinds: {kinds}.\n\n",
+        "| hop | kind | lies within | meaning |\n| --- | --- | --- | --- |\n",
+        *(
+            f"| `{name}` | {hop.kind} | {', '.join(f'`{outer}`' for outer in hop.within)} | {hop.meaning} |\n"
+            for name, hop in HOPS.items()
+        ),
+    ]

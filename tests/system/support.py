@@ -62,6 +62,12 @@ class Ended:
         assert self.run_dir is not None, self.stderr
         return read_table(self.run_dir, name)
 
+    def times(self) -> Any:
+        """Rows of table timers that no later one replaces."""
+        rows = self.table("timers")[::-1]
+        _, first = np.unique(rows[["role", "role_rank", "hop"]], return_index=True)
+        return rows[np.sort(first)][::-1]
+
     def weights(self) -> str:
         """The one weights hash of all learners of a run that finished."""
         summary = self.describe()

@@ -36,7 +36,7 @@ def test_two_actors_two_learners_started_by_mpiexec(tmp_path):
     summary = check(ended, learners=2)
     assert [rank["role"] for rank in summary["ranks"]] == ["replay", "learner", "learner", "actor", "actor"]
     assert set(ended.table("episodes")["actor"]) == {0, 1}
-    timers = ended.table("timers")
+    timers = ended.times()
     sums = timers[timers["hop"] == b"reducer.mean_gradients"]
     updates = timers[timers["hop"] == b"algorithm.update"]
     assert (sums["count"] == summary["updates"]).all() and (sums["seconds"] > 0).all()

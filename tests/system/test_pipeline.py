@@ -119,7 +119,7 @@ def test_traffic_is_counted_and_agrees_with_the_updates(ended, summary):
 
 
 def test_every_hop_is_timed(ended, summary):
-    rows = ended.table("timers")
+    rows = ended.times()
     hops = {(row["role"].decode(), row["hop"].decode()) for row in rows}
     expected = {
         ("actor", "grant.wait"),

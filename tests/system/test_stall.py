@@ -84,9 +84,12 @@ def test_slow_env_steps_are_no_stall(tmp_path, ranks):
     [
         (
             ("loses_a_grant",),
-            "replay 0 in no wait of its own; learner 0 in batch.wait; actor 0 in grant.wait",
+            "replay 0 in role.wait; learner 0 in batch.wait; actor 0 in grant.wait",
         ),
-        (("loses_a_sum", "scheme=synchronous", "ranks.workers=2"), "workers 0-1 in the vote of the learners"),
+        (
+            ("loses_a_sum", "scheme=synchronous", "ranks.workers=2"),
+            "workers 0-1 in learners.vote",
+        ),
     ],
     ids=["pipeline", "synchronous"],
 )

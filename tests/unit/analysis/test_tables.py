@@ -10,7 +10,7 @@ from resources import parse_cores, used
 from scores import run_scores
 from seed_bands import PLACES, seed_bands
 from throughput import intervals, throughput
-from time_shares import REST, time_shares, traffic
+from time_shares import OTHERS, REST, by_kind, draw, time_shares, traffic
 
 from hpcrl.config import ConfigError
 from hpcrl.storage import TABLES, RunLog
@@ -100,6 +100,78 @@ def test_time_before_the_first_env_step_is_part_of_the_whole(tmp_path):
         log.append("timers", TABLES["timers"].row(time_s=4.0, **row))
     found = time_shares([run])
     assert found[found["attempt"] == 2]["share"].tolist() == [1.0, 0.0]
+
+
+@pytest.fixture
+def with_own_times(tmp_path):
+    """A learner of 10 s, and two roles of one rank of 8 s; each has written before, too."""
+    run = make_run(tmp_path, actors=1)
+    hops = [
+        ("learner", 0, "start", 1.0, 1.0, 10.0),
+        ("learner", 0, "algorithm.update", 6.0, 4.0, 10.0),
+        ("learner", 0, "reducer.mean_gradients", 2.0, 0.5, 10.0),
+        ("learner", 0, "reducer.wait", 1.5, 1.5, 10.0),
+        ("learner", 0, "batch.wait", 3.0, 3.0, 10.0),
+        ("replay", 0, "replay.insert", 2.0, 2.0, 8.0),
+        ("replay", 0, "limiter.sample_wait", 7.0, 0.0, 8.0),
+        ("actor", 0, "env.recv", 5.98, 5.98, 8.0),
+        ("actor", 0, "grant.wait", 2.0, 0.02, 8.0),
+    ]
+    with RunLog(run / "attempts/002.h5", config_json="{}", provenance={}, attempt=2) as log:
+        for part in (0.5, 1.0):
+            for role, rank, hop, seconds, own_s, age_s in hops:
+                times = {"seconds": part * seconds, "own_s": part * own_s, "age_s": part * age_s}
+                row = TABLES["timers"].row(time_s=part, role=role, role_rank=rank, hop=hop, count=2, **times)
+                log.append("timers", row)
+    return run
+
+
+def test_own_times_add_up_without_a_rest(with_own_times):
+    table = time_shares([with_own_times])
+    found = table[table["attempt"] == 2].set_index(["role", "hop"])
+    assert found["share"].groupby("role").sum().tolist() == pytest.approx([1.0, 1.0, 1.0])
+    learner = found.loc["learner", "share"].to_dict()
+    assert learner == pytest.approx(
+        {
+            "start": 0.1,
+            "batch.wait": 0.3,
+            "algorithm.update": 0.4,
+            "reducer.mean_gradients": 0.05,
+            "reducer.wait": 0.15,
+        }
+    )
+    assert found.loc[("replay", OTHERS), "seconds"] == pytest.approx(6.0)
+    assert found.loc[("actor", OTHERS), "share"] == pytest.approx(0.25)
+    assert ("replay", "limiter.sample_wait") not in found.index  # lasted beside the rank's own time
+
+
+def test_kinds_of_a_roles_own_time(with_own_times):
+    kinds = by_kind(time_shares([with_own_times])).set_index(["attempt", "role"]).loc[2]
+    learner = kinds.loc["learner", ["compute", "communicate", "wait", "rest"]]
+    assert learner.tolist() == pytest.approx([0.4, 0.05, 0.45, 0.1])
+    assert kinds.loc["actor", ["compute", "wait"]].tolist() == pytest.approx([5.98 / 6, 0.02 / 6])
+
+
+def test_the_picture_leaves_small_hops_without_a_color(with_own_times):
+    (legend,) = draw(time_shares([with_own_times])).legends
+    names = [text.get_text() for text in legend.get_texts()]
+    assert "each below 0.5%" in names and "grant.wait" not in names
+    assert names[-2:] == [OTHERS, REST] and "batch.wait" in names
+
+
+def test_traffic_has_the_waits_of_receivers_and_of_sums(with_own_times):
+    with RunLog(with_own_times / "attempts/003.h5", config_json="{}", provenance={}, attempt=3) as log:
+        for rank, role in enumerate(("replay", "learner")):
+            log.append("ranks", TABLES["ranks"].row(world_rank=rank, role=role, role_rank=0))
+        for stream, source, dest in (("batch", 0, 1), ("sums", 1, -1)):
+            row = {"stream": stream, "source": source, "dest": dest, "messages": 1, "bytes": 8, "wait_s": 0.0}
+            log.append("edges", TABLES["edges"].row(time_s=1.0, **row))
+        row = {"role": "learner", "role_rank": 0, "hop": "batch.wait", "seconds": 3.0, "count": 1}
+        log.append("timers", TABLES["timers"].row(time_s=1.0, **row))
+    found = traffic([with_own_times])
+    found = found[found["attempt"] == 3].set_index("stream")
+    assert found.loc["batch", ["source", "dest", "dest_wait_s"]].tolist() == ["replay", "learner", 3.0]
+    assert found.loc["sums", "dest"] == "all learners" and np.isnan(found.loc["sums", "dest_wait_s"])
 
 
 def test_traffic_is_summed_from_role_to_role(tmp_path):

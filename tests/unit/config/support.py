@@ -20,6 +20,7 @@ SECTION_NAMES = [
     "reduction",
     "faults",
     "log",
+    "profile",
 ]
 
 

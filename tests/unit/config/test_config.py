@@ -31,6 +31,7 @@ from hpcrl.config import (
     OffPolicyConfig,
     PlainGradientConfig,
     PPOConfig,
+    ProfileConfig,
     R2D2Config,
     RanksConfig,
     ReductionConfig,
@@ -230,6 +231,7 @@ SECTIONS = [
         shard_optimizer=True,
         timeout_s=7.5,
     ),
+    ProfileConfig(delay_s={"replay.sample": 0.01}, trace=True, trace_s=5.0, trace_bytes=1 << 20),
     FaultsConfig(stall_timeout_s=None, start_timeout_s=None, actor_death="continue", without=("watchdog",)),
     LogConfig(progress_interval_s=0.5, level="debug"),
     ComponentConfig(partition="gpu", nodes=2, cpus_per_rank=8, sbatch=("--gres=gpu:1",)),
@@ -314,6 +316,7 @@ BASES = {
     LadderConfig,
     OffPolicyConfig,
     PlainGradientConfig,
+    ProfileConfig,
     SurrogateConfig,
 }
 
@@ -368,6 +371,7 @@ def test_a_whole_run_round_trips(algorithm):
         reduction=BY_TYPE[ReductionConfig],
         faults=BY_TYPE[FaultsConfig],
         log=BY_TYPE[LogConfig],
+        profile=BY_TYPE[ProfileConfig],
     )
     again = RunConfig.parse(json.loads(run.to_json()))
     assert again == run

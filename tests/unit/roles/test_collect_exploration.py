@@ -11,7 +11,7 @@ from hpcrl.config import RunConfig
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.envs import make_env_spec
 from hpcrl.roles.collect import Collector
-from hpcrl.roles.session import Timers
+from hpcrl.roles.timers import Timers
 
 
 @pytest.fixture
@@ -55,8 +55,9 @@ def collected(monkeypatch):
         record=lambda table, rows: None,
         world=SimpleNamespace(waiter=SimpleNamespace(work=lambda: None)),
         cuts=SimpleNamespace(saved=None),
+        timers=Timers(),
     )
-    collector = Collector(session, Placement(1, "actor", 1), algorithm, Timers())
+    collector = Collector(session, Placement(1, "actor", 1), algorithm)
     layout = TrajectoryLayout(stored_spec(config, env, algorithm, 5))
     row = layout.allocate(1, poison=True)[0]
     trajectory = layout.begin(row, attempt=0, version=0, actor=1, grant=0, envs=collector.envs)

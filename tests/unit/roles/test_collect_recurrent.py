@@ -17,7 +17,7 @@ from hpcrl.data.specs import trajectory_spec
 from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.envs import make_env_spec
 from hpcrl.roles.collect import Collector
-from hpcrl.roles.session import Timers
+from hpcrl.roles.timers import Timers
 
 COLUMNS = 6
 """One more than there are environments."""
@@ -43,10 +43,11 @@ def make_collector(model, env_id, unroll_length, num_groups=1, **kwargs):
         record=lambda table, rows: None,
         world=SimpleNamespace(waiter=SimpleNamespace(work=lambda: None)),
         cuts=SimpleNamespace(saved=None),
+        timers=Timers(),
     )
     placement = Placement("worker", 0, 0)
     layout = TrajectoryLayout(trajectory_spec(env, unroll_length, COLUMNS, algorithm.stored_fields))
-    return algorithm, Collector(session, placement, algorithm, Timers()), layout
+    return algorithm, Collector(session, placement, algorithm), layout
 
 
 def collect(collector, layout, cancelled=lambda: False):

@@ -6,6 +6,7 @@ import numpy as np
 
 from hpcrl.config import RunConfig
 from hpcrl.roles.evaluation import evaluate
+from hpcrl.roles.timers import Timers
 
 
 class Counter:
@@ -39,6 +40,7 @@ def test_every_life_is_acted_on_from_its_own_beginning():
         config=config,
         report=lambda text: None,
         world=SimpleNamespace(waiter=waiter),
+        timers=Timers(),
         control=SimpleNamespace(poll=lambda: None, stop_requested=False),
         poll_records=lambda: None,
         record=lambda table, rows: None,

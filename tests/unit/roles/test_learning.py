@@ -12,7 +12,7 @@ from hpcrl.data.trajectory import TrajectoryLayout
 from hpcrl.models.staging import BatchStaging
 from hpcrl.roles.account import FreshAccount
 from hpcrl.roles.learning import Learning
-from hpcrl.roles.session import Timers
+from hpcrl.roles.timers import Timers
 
 
 class Trained(Exception):
@@ -32,9 +32,7 @@ def test_nothing_older_than_the_bound_is_trained_on(version, error):
     learning = Learning.__new__(Learning)
     learning._session = SimpleNamespace(config=config, trajectory_spec=None)
     learning._counters = SimpleNamespace(updates=9, env_steps=0)
-    learning._reducer = learning._summed = SimpleNamespace(
-        begin_update=lambda number: None, finish_seconds=0.0
-    )
+    learning._reducer = learning._summed = SimpleNamespace(begin_update=lambda number: None)
     learning._staging, learning._timers = BatchStaging(torch.device("cpu")), Timers()
     learning.reuse, learning.algorithm = ONCE, SimpleNamespace(update=update)
     learning._account = FreshAccount(learning._session)

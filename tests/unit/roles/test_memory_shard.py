@@ -14,7 +14,7 @@ from hpcrl.roles import memory_shard
 from hpcrl.roles.arenas import part_positions, shard_envs, shard_positions
 from hpcrl.roles.memory_shard import MemoryShard, Wait
 from hpcrl.roles.memory_state import make_limiter
-from hpcrl.roles.session import Timers
+from hpcrl.roles.timers import Timers
 
 
 def config(actors, shards, learners, num_envs, batch_size, **sections):
@@ -123,4 +123,5 @@ def test_a_wait_counts_from_its_beginning_to_its_end(monkeypatch):
     for waits in (False, True, True, False, True, False):
         wait.look(waits)
     assert wait.seconds == 4 + 1
-    assert timers.items() == [("limiter.insert_wait", 5.0, 2)]
+    counted = timers("limiter.insert_wait")
+    assert (counted.seconds, counted.count) == (5.0, 2)
