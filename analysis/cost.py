@@ -30,7 +30,7 @@ from sweeps import find_runs
 from hpcrl.config import ConfigError
 from hpcrl.storage import attempt_files, find_run, read_status, read_table
 from hpcrl.storage.files import read_json
-from hpcrl.storage.runlog import read_heads
+from hpcrl.storage.runlog import attempt_seconds, read_heads
 
 EXAMPLES = """examples:
   python analysis/cost.py runs/cartpole-*-4711 --csv cost.csv
@@ -124,7 +124,7 @@ def _work(options: argparse.Namespace) -> Output:
 
 def _row(run: Path, target: float | None) -> dict[str, Any]:
     tables = load_run(run)
-    attempts, start_s = _attempts(run, tables), _start_s(run, tables)
+    attempts, start_s = _attempts(run, tables["ranks"]), _start_s(run, tables)
     starts = (0.0 if math.isnan(start_s) else start_s) * (len(attempts) > 0)
     node_hours = sum((one.seconds + starts) * one.nodes for one in attempts) / HOUR
     core_hours = sum((one.seconds + starts) * one.cores for one in attempts) / HOUR
@@ -145,23 +145,14 @@ def _row(run: Path, target: float | None) -> dict[str, Any]:
     return row if target is None else row | _to_target(tables["episodes"], target, attempts, starts)
 
 
-def _attempts(run: Path, tables: Mapping[str, pd.DataFrame]) -> list[Attempt]:
-    """Of each attempt that recorded anything, in order."""
-    given = {head.attempt: _allocated(head.provenance) for head in read_heads(run)}
-    timed = pd.concat(
-        [
-            table[["attempt", "time_s", "wall_s"]]
-            for table in tables.values()
-            if "wall_s" in table and len(table)
-        ]
-        or [pd.DataFrame(columns=["attempt", "time_s", "wall_s"])]
-    )
-    found = []
-    for attempt, rows in timed.groupby("attempt"):
-        ranks = tables["ranks"][tables["ranks"]["attempt"] == attempt]
-        begin_s = float((rows["wall_s"] - rows["time_s"]).max())
-        nodes = max(int(ranks["node"].nunique()), given.get(int(attempt), 0), 1)
-        found.append(Attempt(begin_s, float(rows["time_s"].max()), nodes, max(cores(ranks), 1)))
+def _attempts(run: Path, ranks: pd.DataFrame) -> list[Attempt]:
+    """In order; one that was killed counts up to its last row, also where that was lost with it."""
+    found, begin_s, lasted = [], 0.0, attempt_seconds(run)
+    for head in read_heads(run):
+        own, seconds = ranks[ranks["attempt"] == head.attempt], lasted.get(head.attempt, 0.0)
+        nodes = max(int(own["node"].nunique()), _allocated(head.provenance), 1)
+        found.append(Attempt(begin_s, seconds, nodes, max(cores(own), 1)))
+        begin_s += seconds
     return found
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from hpcrl.storage import TABLES, Rows, attempt_files, find_run, read_table
+from hpcrl.storage.runlog import attempt_seconds
 
 
 def load_run(run: str | Path, *names: str) -> dict[str, pd.DataFrame]:
@@ -27,13 +28,13 @@ def load_run(run: str | Path, *names: str) -> dict[str, pd.DataFrame]:
     source = path if alone else find_run(path)
     timed = [name for name, table in TABLES.items() if "time_s" in table.dtype.names]
     tables = {name: read_table(source, name) for name in TABLES if not names or name in (*names, *timed)}
-    offsets = _attempt_offsets(tables)
+    offsets = _attempt_offsets(tables, attempt_seconds(source))
     return {name: _frame(tables[name], offsets) for name in names or TABLES}
 
 
-def _attempt_offsets(tables: dict[str, Rows]) -> dict[int, float]:
-    """Attempt -> seconds that the attempts before it lasted."""
-    lasted: dict[int, float] = {}
+def _attempt_offsets(tables: dict[str, Rows], seconds: dict[int, float]) -> dict[int, float]:
+    """Attempt -> seconds that the attempts before it lasted, with what was lost of them."""
+    lasted = dict(seconds)
     for rows in tables.values():
         if "time_s" in rows.dtype.names:
             for attempt in np.unique(rows["attempt"]):

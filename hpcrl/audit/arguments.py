@@ -34,8 +34,8 @@ def add_command(commands: Any) -> None:
 _VERIFY_HELP = """\
 Looks at everything that a run has left: each result file's schema and the hash of every row that counts; updates
 without a gap, env_steps, lags and checksums as `hpcrl audit`; whether each attempt goes on from where one before came
-to; hashes of checkpoints and stored models, and the evaluations of these; and whether status.json, config.json and
-provenance.json agree with them. Works on a run that goes on.
+to; hashes of checkpoints, of status.json and of stored models, and the evaluations of these; and whether status.json,
+config.json and provenance.json agree with the files. Works on a run that goes on.
 
 exit codes: 0 all is as it was written, 1 something is not (file, table and rows are named), 2 RUN is no run
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -13,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from hpcrl.audit.check_models import check_models
-from hpcrl.audit.verdict import audit
+from hpcrl.audit.verdict import Audit, audit
 from hpcrl.config import ConfigError
 from hpcrl.storage import checkpoint
 from hpcrl.storage.files import read_json
 from hpcrl.storage.integrity import check_file
 from hpcrl.storage.models import stored_models
 from hpcrl.storage.result_file import HEAD_HASH, open_reader
-from hpcrl.storage.rundir import read_status
+from hpcrl.storage.resume import differences
+from hpcrl.storage.rundir import read_status, status_damage
 from hpcrl.storage.runlog import AttemptHead, attempt_files, linked_attempts, read_heads, read_table
 
 _LIVE_TRIES = 3
@@ -65,7 +65,7 @@ def verify_run(run: str | Path) -> Verified:
         what = "holds no result file" if path.exists() else "does not exist"
         raise ConfigError(f"{str(path)!r} {what}; give a run directory or a result file")
     folder = None if path.is_file() and path.name != "run.h5" else files[0].parents[1]
-    status = read_status(folder) if folder is not None else {"status": "file"}
+    status: dict[str, Any] = read_status(folder) if folder is not None else {"status": "file"}
     live = status["status"] == "running"
     violations = [line for file in files for line in _settled(lambda file=file: check_file(file), live)]  # type: ignore[misc]
     notes = [
@@ -74,8 +74,9 @@ def verify_run(run: str | Path) -> Verified:
     broken = any(": cannot be read" in line for line in violations)
     if not broken:
         try:
-            violations += _settled(lambda: audit(path).violations, live)
-            notes += audit(path).notes
+            audits: list[Audit] = []
+            violations += _settled(lambda: audits.append(audit(path)) or audits[-1].violations, live)  # type: ignore[func-returns-value]
+            notes += audits[-1].notes
         except ConfigError as error:  # of an algorithm whose lag has no bound to prove
             notes.append(f"rows were not compared with each other: {error}")
     sets, models = [], 0
@@ -87,11 +88,14 @@ def verify_run(run: str | Path) -> Verified:
         ]
         models = len(stored_models(folder))
         violations += _settled(lambda: check_models(folder), live)
+        if damage := status_damage(folder):
+            violations.append(f"status.json: {damage}")
+        elif status.get("attempt", 0) > len(files):
+            notes.append(f"attempt {status['attempt']} was begun, and has no result file")
         if not broken:
             violations += _settled(lambda: _lineage(folder, read_heads(path), status), live)
-    return Verified(
-        str(path), status["status"], len(files), len(sets), models, tuple(violations), tuple(notes)
-    )
+    said_once = tuple(dict.fromkeys(violations))
+    return Verified(str(path), status["status"], len(files), len(sets), models, said_once, tuple(notes))
 
 
 def _settled(check: Callable[[], Any], live: bool) -> list[str]:
@@ -171,7 +175,17 @@ def _status(folder: Path, heads: list[AttemptHead], status: dict[str, Any]) -> I
         reached, budget = int(np.max(updates["env_steps"], initial=0)), last.config["budget"]["env_steps"]
         if reached < budget:
             yield f"status.json: finished, but {reached} env_steps are less than the budget of {budget}"
-    with open_reader(last.path) as file:
-        provenance = file["provenance"][()]
-    if read_json(folder / "provenance.json") != json.loads(provenance):
+    if status.get("attempt", last.attempt) == last.attempt:  # else the next was killed before it had a file
+        yield from _beside(folder, last)
+
+
+def _beside(folder: Path, last: AttemptHead) -> Iterator[str]:
+    """What the last attempt's file holds, too."""
+    config, provenance = read_json(folder / "config.json"), read_json(folder / "provenance.json")
+    if config is None:
+        yield "config.json: cannot be read"
+    elif config != last.config:
+        key = next(iter(differences(last.config, config)), ("a key",))[0]
+        yield f"config.json: {key} is not what {last.path.name} holds"
+    if provenance != last.provenance:
         yield f"provenance.json: not what {last.path.name} holds"

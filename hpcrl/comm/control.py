@@ -15,10 +15,11 @@ from hpcrl.comm.signals import SignalFlag
 from hpcrl.comm.stream import Receiver, Tag, all_drained
 from hpcrl.comm.world import World
 
-TIME_IS_UP = 1000
-"""Stands where a signal's number would, when the allocation ends."""
+TIME_IS_UP, DISK_REFUSES = 1000, 1001
+"""Stand where a signal's number would: the allocation ends; checkpoints could not be written for too long."""
+_CAUSES = {TIME_IS_UP: "the end of the allocation", DISK_REFUSES: "a disk that takes no checkpoint"}
 _WORDS = 6
-_STOPPED, _PART, _SCORE, _ROWS = 0, -1, -2, -3
+_STOPPED, _PART, _SCORE, _ROWS, _REFUSED = 0, -1, -2, -3, -4
 """First word of a message that is not a request to stop, whose first word is the signal's number."""
 _POSTED = 4
 
@@ -37,8 +38,8 @@ class Control:
         """The learners have agreed on the end: start no new work, drain."""
         self.save_at: int | None = None
         """After `stopped`: the update whose checkpoint every rank is to write its part of, drained; None: no such."""
-        self.futile = False
-        """After `stopped`: another attempt like this one would come to nothing."""
+        self.code = 0
+        """After `stopped`: the exit code of the run, where there is a reason for one; else 0."""
         self.score: float | None = None
         """On learner 0: what another rank has sent last by `send_score`."""
         self.rows_on_disk = -1
@@ -56,7 +57,7 @@ class Control:
         for receiver in self._receivers:
             for _ in range(_POSTED):
                 receiver.post(np.zeros(_WORDS, np.int64))
-        self._parts: list[tuple[int, int, bool, bytes]] = []
+        self._parts: list[tuple[int, int, bool, bytes | int]] = []
         self._has_asked = False
         self._asking_closed = False
         self._stop_cause = ""
@@ -66,12 +67,13 @@ class Control:
         if self._flag.received is not None:
             self._note(self._flag.received, signal.Signals[self._flag.received], self._rank)
         if self._asking is None and not self._stop_cause and self.time_is_up():
-            self._note(_name(TIME_IS_UP), TIME_IS_UP, self._rank)
+            self.request_stop(TIME_IS_UP)
         for rank, receiver in self._asked.items():
             while (note := receiver.poll()) is not None:
-                if note[0] == _PART:
+                if note[0] in (_PART, _REFUSED):
                     update, final = divmod(int(note[1]), 2)
-                    self._parts.append((rank, update, bool(final), note[2:].tobytes()))
+                    found = note[2:].tobytes() if note[0] == _PART else int(note[2])
+                    self._parts.append((rank, update, bool(final), found))
                 elif note[0] == _SCORE:
                     score = float(note[2:3].view(np.float64)[0])
                     self.score = None if np.isnan(score) else score
@@ -85,7 +87,7 @@ class Control:
             if number == _STOPPED:
                 self.stopped = True
                 self.save_at = argument if argument >= 0 else None
-                self.futile = bool(order[2])
+                self.code = int(order[2])
             else:
                 self._has_asked = True  # learner 0 knows
                 self._note(f"{_name(number)} on rank {argument}", number, argument)
@@ -107,16 +109,21 @@ class Control:
         self.poll()
         return self._stop_cause
 
-    def announce_stop(self, save_at: int | None = None, *, futile: bool = False) -> None:
+    def request_stop(self, number: int) -> None:
+        """On learner 0: as if a signal had come; `number` is TIME_IS_UP or DISK_REFUSES."""
+        self._note(_name(number), number, self._rank)
+
+    def announce_stop(self, save_at: int | None = None, *, code: int = 0) -> None:
         """On learner 0, after all learners have agreed: tell the other ranks.
 
-        `save_at`: the update whose checkpoint is to be written once everything is drained.
+        `save_at`: the update whose checkpoint is to be written once everything is drained. `code`: the exit code, where
+        that is not the budget's or a signal's.
         """
         self.stopped = True
-        self.save_at, self.futile = save_at, futile
+        self.save_at, self.code = save_at, code
         for sender in self._ordering.values():
             order = _message(_STOPPED, -1 if save_at is None else save_at)
-            order[2] = futile
+            order[2] = code
             sender.send(order)
 
     def send_part(self, update: int, digest: bytes, *, final: bool) -> None:
@@ -128,6 +135,14 @@ class Control:
             raise RuntimeError("learner 0 need not tell itself")
         note = _message(_PART, 2 * update + final)
         note[2:] = np.frombuffer(digest, np.int64)
+        self._asking.send(note)
+
+    def send_refusal(self, update: int, number: int, *, final: bool) -> None:
+        """In place of `send_part`: the disk has refused the part; `number` is its errno."""
+        if self._asking is None:
+            raise RuntimeError("learner 0 need not tell itself")
+        note = _message(_REFUSED, 2 * update + final)
+        note[2] = number
         self._asking.send(note)
 
     def send_score(self, score: float | None) -> None:
@@ -145,8 +160,11 @@ class Control:
         else:
             self._asking.send(_message(_ROWS, number))
 
-    def take_parts(self) -> list[tuple[int, int, bool, bytes]]:
-        """On learner 0: (world rank, update, final, digest) of the parts written since the last call. Local."""
+    def take_parts(self) -> list[tuple[int, int, bool, bytes | int]]:
+        """On learner 0: (world rank, update, final, digest) of the parts written since the last call. Local.
+
+        Of a part that the disk has refused the errno stands in place of the digest.
+        """
         self.poll()
         parts, self._parts = self._parts, []
         return parts
@@ -191,4 +209,4 @@ def _message(number: int, argument: int) -> npt.NDArray[np.int64]:
 
 
 def _name(number: int) -> str:
-    return "the end of the allocation" if number == TIME_IS_UP else signal.Signals(number).name
+    return _CAUSES.get(number) or signal.Signals(number).name

@@ -15,7 +15,7 @@ class ExitCode(IntEnum):
     BAD_CONFIGURATION = 2
     """refused before any rank started working, and nothing was written; or the time limit is too short for an update"""
     RANK_FAILED = 3
-    """a rank died or stalled"""
+    """a rank died or stalled, or the disk refused results or checkpoints for storage.patience_s"""
     LEARNING_FAILED = 4
     """gradients were not finite for algorithm.max_nonfinite_updates updates in a row"""
     RESUME_ME = 75

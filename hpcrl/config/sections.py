@@ -120,9 +120,9 @@ class StorageConfig(Config):
     flush_interval_s: float = Field(1.0, gt=0)
     """Results reach the file at least this often: what a SIGKILL can lose."""
     patience_s: float = Field(300.0, ge=0)
-    """While the disk refuses the result file (full, over quota, an error of the device) training goes on for so long,
-    and rows wait in memory; then the run ends with exit code 3, and what was written before is whole. A checkpoint that
-    cannot be written ends the run at once."""
+    """While the disk refuses the result file or checkpoints (full, over quota, an error of the device) training goes on
+    for so long: rows wait in memory, and another checkpoint is tried soon. Then the run ends with exit code 3, and
+    what was written before is whole."""
     buffer_bytes: int = Field(1 << 28, ge=1 << 20)
     """Rows that may wait so; more end the run at once."""
 

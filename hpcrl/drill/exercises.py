@@ -94,8 +94,8 @@ def signals(drill: Drill) -> str:
 
 
 def disk_full(drill: Drill) -> str:
-    """No file of any rank can grow any more (RLIMIT_FSIZE of 0)."""
-    with drill.start() as run:
+    """No file of any rank can grow any more (RLIMIT_FSIZE of 0), for longer than the run is to bear."""
+    with drill.start("storage.patience_s=1") as run:
         run.until_working()
         for rank in run.ranks():
             for pid in (parent_of(rank.pid), rank.pid):

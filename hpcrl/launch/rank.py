@@ -113,7 +113,7 @@ def _end(world: World, session: Session, results: list[Results]) -> int:
     if results:
         cause = next((cause for cause in causes if cause), "")
         results[0].finish(code, cause)
-        if code == ExitCode.BAD_CONFIGURATION:
+        if code in (ExitCode.BAD_CONFIGURATION, ExitCode.RANK_FAILED):
             sys.stderr.write(f"hpcrl: {cause}\n")
     return code
 

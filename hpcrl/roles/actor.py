@@ -76,7 +76,7 @@ def run_actor(session: Session, placement: Placement) -> RoleLoop:
     with timers("end.wait"):
         yield from streams.drain(session)
     if session.control.save_at is not None:
-        session.cuts.write(session.control.save_at, placement, collector.components(), final=True)
+        yield from session.cuts.write_last(session.control.save_at, placement, collector.components())
     collector.close()
 
 

@@ -8,11 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from hpcrl.comm.ranks import Placement
 from hpcrl.data.specs import TrajectorySpec
 from hpcrl.data.trajectory import ORIGIN, Trajectory
-from hpcrl.roles.session import Session, record_event
-from hpcrl.storage.dump import dump_arrays
 from hpcrl.storage.schema import TABLES, Rows
 
 Fields = dict[str, npt.NDArray[Any]]
@@ -75,11 +72,3 @@ def normalize_weights(parts: Sequence[Trajectory]) -> None:
     largest = max(float(part.header["largest_weight"]) for part in parts)
     for part in parts:
         part.fields["weight"] /= largest
-
-
-def set_aside(session: Session, placement: Placement, update: int, fields: Fields) -> None:
-    """Save this learner's share of a batch whose gradient was not finite, and note it. Local."""
-    name = f"nonfinite-update{update:06d}-learner{placement.role_rank}.h5"
-    dump_arrays(session.run_dir / "logs" / name, fields)
-    text = f"the gradient of update {update} was not finite; not applied, batch saved as logs/{name}"
-    record_event(session, placement, "nonfinite_update", text)

@@ -11,20 +11,21 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from hpcrl.comm.control import Control
+from hpcrl.comm.control import DISK_REFUSES, Control
 from hpcrl.comm.ranks import Placement
 from hpcrl.comm.world import World
-from hpcrl.config import RunConfig
+from hpcrl.config import ExitCode, RunConfig
 from hpcrl.config.hops import Timed
+from hpcrl.roles.completion import RETRY_S, Completion, mark_of
 from hpcrl.storage import checkpoint
 from hpcrl.storage.checkpoint import Saved
 from hpcrl.storage.parts import Given
+from hpcrl.storage.patience import Patience, reason
 
 _log = logging.getLogger(__name__)
 
@@ -36,15 +37,6 @@ MARK = -1
 
 _NEAR_THE_END_S = 900.0
 """A signal with so much time left may mean the end of the allocation; before, a preemption."""
-
-
-@dataclass(slots=True)
-class _Pending:
-    update: int
-    final: bool
-    meta: dict[str, Any]
-    begun: float
-    hashes: dict[str, str]
 
 
 class Cuts:
@@ -60,14 +52,12 @@ class Cuts:
         self.saved = saved
         self.first_update = 0 if saved is None else saved.update
         """Updates of the attempts before."""
-        self.last = self.first_update if saved is not None else -1
-        """Update of the last cut."""
-        self._last_time = time.perf_counter()
-        self._pending: _Pending | None = None
+        self._set = Completion(run_dir, config, self.first_update if saved is not None else -1)
+        """On learner 0."""
         self._end_time: float | None = None
         self._began = self._start_s = 0.0
-        self._decided = self._longest_s = 0.0
-        """Time of the decision for the next cut; longest time from there to a complete set."""
+        self._decided = 0.0
+        """Time of the decision for the next cut."""
         learners = world.plan.ranks("learner") or world.plan.ranks("worker")
         self.is_root = world.rank == learners[0]
         self.score: Callable[[], float | None] = lambda: None
@@ -95,7 +85,7 @@ class Cuts:
                     margin_s,
                 )
             self._control.time_is_up = lambda: (
-                datetime.now(UTC).timestamp() + margin_s + self._longest_s >= end_time
+                datetime.now(UTC).timestamp() + margin_s + self._set.longest_s >= end_time
             )
 
     def started(self) -> None:
@@ -127,13 +117,7 @@ class Cuts:
 
     def due(self, update: int) -> bool:
         """Whether the root wants a cut at `update`. Local, on learner 0."""
-        settings = self._config.checkpoint
-        if self._pending is not None:
-            return False
-        if settings.every_updates is not None and update - max(self.last, 0) >= settings.every_updates:
-            return True
-        late = time.perf_counter() - self._last_time
-        return settings.every_seconds is not None and late >= settings.every_seconds
+        return self._set.due(update)
 
     def decided(self) -> None:
         """On every learner: a cut is agreed on. The time a set takes counts from here."""
@@ -144,7 +128,6 @@ class Cuts:
 
         `final`, on the root alone: the set that is written when everything is drained.
         """
-        self.last = update
         if self.is_root:
             meta = {
                 "update": update,
@@ -155,82 +138,117 @@ class Cuts:
                 "acting_ranks": self._config.num_acting_ranks,
             }
             begun, self._decided = self._decided or time.perf_counter(), 0.0
-            self._pending = _Pending(update, final, meta, begun, {})
+            self._set.begin(update, meta, begun, final=final)
 
-    def write(
-        self, update: int, placement: Placement, components: Mapping[str, Given], *, final: bool = False
-    ) -> None:
-        """Write this role's part of the set of `update` and tell the root. Local, then point-to-point."""
-        part = part_name(placement)
+    def write(self, update: int, placement: Placement, components: Mapping[str, Given]) -> None:
+        """Write this role's part of the set of `update` and tell the root. Local, then point-to-point.
+
+        Where the disk refuses it, the root is told that, and the run goes on.
+        """
+        self._mark(update, placement, final=False)
+        self._write(update, placement, components, final=False)
+
+    def write_last(
+        self, update: int, placement: Placement, components: Mapping[str, Given]
+    ) -> Iterator[bool]:
+        """`write` for the set that is written when all is drained; tries again for up to storage.patience_s."""
+        self._mark(update, placement, final=True)
+        patience = Patience(self._config.storage.patience_s)
+        while not self._write(update, placement, components, final=True):
+            patience.bear()
+            if patience.over:
+                return
+            yield True
+            again = time.perf_counter() + RETRY_S
+            while time.perf_counter() < again:
+                yield False
+
+    def _mark(self, update: int, placement: Placement, *, final: bool) -> None:
         if placement.role in ROLES_WITH_ROWS:
-            self.mark_rows(_mark_of(update, final))
-        with self.timed("checkpoint.write"):
-            found = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
+            self.mark_rows(mark_of(update, final))
+
+    def _write(
+        self, update: int, placement: Placement, components: Mapping[str, Given], *, final: bool
+    ) -> bool:
+        """Whether the disk takes it; the root hears of it in any case."""
+        part = part_name(placement)
+        found: bytes | int
+        try:
+            with self.timed("checkpoint.write"):
+                digest = checkpoint.write_part(self._run_dir, update, part, components, aside=self._aside)
+            found = bytes.fromhex(digest)
+        except OSError as error:
+            found = error.errno or 0
+            _log.warning("part %s of checkpoint %d cannot be written: %s", part, update, reason(error))
         if self._world.rank == self._world.plan.writer:
             if self.is_root:
                 self._control.score = self.score()
             else:
                 self._control.send_score(self.score())
         if self.is_root:
-            self._note(part, update, found, final=final)
+            self._set.note(part, update, found, final=final)
+        elif isinstance(found, int):
+            self._control.send_refusal(update, found, final=final)
         else:
-            self._control.send_part(update, bytes.fromhex(found), final=final)
+            self._control.send_part(update, found, final=final)
+        return isinstance(found, bytes)
 
-    def poll(self) -> tuple[int, float] | None:
-        """On learner 0: complete the set once every part is there; (update, seconds it took) then, else None."""
-        if not self.is_root:
-            return None
-        pending = self._pending
-        if pending is None:
-            return None
-        for rank, update, final, digest in self._control.take_parts():
+    def poll(self) -> list[tuple[str, str]]:
+        """On learner 0: complete the set once every part is there. Kind and text of what is to become an event.
+
+        Where the disk has refused for too long the run is asked to stop.
+        """
+        if not self._set.pending:
+            return []
+        for rank, update, final, found in self._control.take_parts():
             (placement,) = self._world.plan.of_rank(rank)
-            self._note(part_name(placement), update, digest.hex(), final=final)
-        if self.missing():
-            return None
-        settings = self._config.checkpoint
-        checkpoint.complete(
-            self._run_dir,
-            pending.update,
-            pending.hashes,
-            meta=pending.meta | {"score": self._control.score},
-            keep=settings.keep,
-            keep_best=settings.keep_best,
-            aside=self._aside,
-        )
-        self._pending = None
-        self._last_time = time.perf_counter()
-        took_s = self._last_time - pending.begun
-        self._longest_s = max(self._longest_s, took_s)
-        return pending.update, took_s
+            self._set.note(part_name(placement), update, found, final=final)
+        self._set.settle(self._parts, self._control.rows_on_disk, self._control.score)
+        if self._set.patience.over and not self._set.pending:
+            self._control.request_stop(DISK_REFUSES)
+        return self._set.take_told()
+
+    def bad_end(self, update: int) -> tuple[ExitCode | None, str]:
+        """Exit code and cause of a stop at `update` that another attempt would not mend. On learner 0."""
+        patience = self._set.patience
+        if patience.over:
+            return ExitCode.RANK_FAILED, (
+                f"no checkpoint could be written for {patience.lasted_s:.1f} s (storage.patience_s="
+                f"{patience.limit_s:g}): {self._set.said}. Those before are whole; see to the disk, then resume the run"
+            )
+        futile = self.futility(update)
+        return (ExitCode.BAD_CONFIGURATION if futile else None), futile
+
+    def last_is_lost(self) -> bool:
+        """Whether the set at the end is given up, as the disk has refused it for too long; not twice. On learner 0."""
+        lost = self._set.pending and self._set.patience.over
+        if lost:
+            self._set.forget()
+        return lost
+
+    @property
+    def refused(self) -> bool:
+        """The disk refuses checkpoints, not yet for too long. On learner 0."""
+        return self._set.patience.since is not None
+
+    @property
+    def last(self) -> int:
+        """Update of the last cut that was not given up; -1: none. On learner 0."""
+        return self._set.last
 
     @property
     def pending(self) -> bool:
         """A set is not complete yet. On learner 0."""
-        return self._pending is not None
-
-    def _note(self, part: str, update: int, found: str, *, final: bool) -> None:
-        """A part is written; of a set that was given up it does not count."""
-        pending = self._pending
-        if pending is not None and (update, final) == (pending.update, pending.final):
-            pending.hashes[part] = found
+        return self._set.pending
 
     def missing(self) -> str:
         """Parts that are not there yet, for a report. On learner 0."""
-        pending = self._pending
-        names = [name for name in self._parts if pending is None or name not in pending.hashes]
-        if pending is not None and self._control.rows_on_disk != _mark_of(pending.update, pending.final):
-            names.append("the rows in the result file")
-        return ", ".join(names)
+        return ", ".join(self._set.missing(self._parts, self._control.rows_on_disk))
 
     def _lose(self, rank: int) -> None:
         """Whatever role has died there writes no more parts; one it has written still counts."""
         for placement in self._world.plan.of_rank(rank):
             self._parts.remove(part_name(placement))
-
-
-def _mark_of(update: int, final: bool) -> int:
-    return 2 * update + final
 
 
 def part_name(placement: Placement) -> str:

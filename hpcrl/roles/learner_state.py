@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -30,16 +30,27 @@ class Counters:
     """Updates in a row whose gradient was not finite."""
     evaluated: int = 0
     """env_steps up to which no evaluation is due any more; on learner 0."""
+    nonfinite_of: dict[int, int] = field(default_factory=dict)
+    """`nonfinite` by actor, of updates of one actor each."""
 
     def values(self) -> Given:
         """A component `counters`."""
-        return asdict(self)
+        of = np.array(list(self.nonfinite_of.items()), np.int64).reshape(-1, 2)
+        return {
+            "updates": self.updates,
+            "env_steps": self.env_steps,
+            "nonfinite": self.nonfinite,
+            "evaluated": self.evaluated,
+            "nonfinite_of": of,
+        }
 
     def load(self, values: Values) -> None:
         """Continue from `values`."""
         self.updates, self.env_steps = int(values["updates"]), int(values["env_steps"])
         self.nonfinite = int(values["nonfinite"])
         self.evaluated = int(values.get("evaluated", self.env_steps))  # not there in older checkpoints
+        pairs = np.asarray(values.get("nonfinite_of", np.zeros((0, 2), np.int64)))  # not there before
+        self.nonfinite_of = {int(actor): int(count) for actor, count in pairs}
 
 
 def learner_components(

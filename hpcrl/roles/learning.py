@@ -19,8 +19,9 @@ from hpcrl.data.reuse import reuse_of
 from hpcrl.data.trajectory import Trajectory
 from hpcrl.models.staging import BatchStaging
 from hpcrl.roles.account import open_account
-from hpcrl.roles.batch import Fields, parts_of, set_aside
+from hpcrl.roles.batch import parts_of
 from hpcrl.roles.evaluation import Evaluations
+from hpcrl.roles.guard import Guard
 from hpcrl.roles.learner_state import (
     Counters,
     learner_components,
@@ -77,6 +78,7 @@ class Learning:
         self.stopping = False
         """The run ends with that cut."""
         self._counters = Counters()
+        self._guard = Guard(session, placement, self._counters)
         restore_learner(session, placement, algorithm, self._counters)
         self._reducer.broadcast_array(algorithm.parameters.numpy)
         if config.reduction.shard_optimizer:
@@ -150,14 +152,12 @@ class Learning:
         """Write this role's part, `others` included, of a set that the run goes on from. Local."""
         self.cut_at = None
         self._session.cuts.begin(self.updates, self.env_steps)
-        self._write(others, final=False)
+        self._session.cuts.write(self.updates, self._placement, self._components(others))
 
     def poll(self) -> None:
         """Progress of a set that is not complete. Local."""
-        complete = self._session.cuts.poll()
-        if complete is not None:
-            text = f"of update {complete[0]}, complete after {complete[1]:.2f} s"
-            record_event(self._session, self._placement, "checkpoint", text)
+        for kind, text in self._session.cuts.poll():
+            record_event(self._session, self._placement, kind, text)
 
     def end(self, progress: Callable[[], object] = lambda: None) -> RoleLoop:
         """After `vote`: every rank hears of the end, and whether to save its state once all is drained.
@@ -165,7 +165,7 @@ class Learning:
         A cut at this very update is completed first where that counts or takes no time, with `progress` meanwhile.
         """
         session, cuts = self._session, self._session.cuts
-        stopped, futile = self.stopping and not self.over, ""
+        stopped, cause = self.stopping and not self.over, ""
         self.cut_at = None
         completes = self._keeps_everything or self._cut_ahead == 0
         while completes and cuts.pending and cuts.last == self.updates:
@@ -173,17 +173,17 @@ class Learning:
             self.poll()
             yield False
         if self.is_root:
-            save = cuts.pending or cuts.last != self.updates
+            code, cause = cuts.bad_end(self.updates) if stopped else (None, "")
+            save = code != ExitCode.RANK_FAILED and (cuts.pending or cuts.last != self.updates)
             if save:
                 cuts.begin(self.updates, self.env_steps, final=True)
-            futile = cuts.futility(self.updates) if stopped else ""
-            session.control.announce_stop(self.updates if save else None, futile=bool(futile))
+            session.control.announce_stop(self.updates if save else None, code=code or 0)
         while not session.control.stopped:
             progress()
             session.control.poll()
             yield False
-        if session.control.futile:
-            session.fail(ExitCode.BAD_CONFIGURATION, futile)
+        if session.control.code:
+            session.fail(ExitCode(session.control.code), cause)
         elif stopped:
             name = session.control.stop_cause  # empty where only another learner knows
             session.fail(ExitCode.RESUME_ME, f"stopped by {name} before the budget was used" if name else "")
@@ -214,7 +214,7 @@ class Learning:
         self._counters.env_steps = trained.env_steps
         self._counters.updates += 1
         self._timers.counter("lag", trained.lag.get("lag_mean", 0.0))
-        self._guard(result.applied, fields)
+        self._guard.look(result.applied, self.updates, fields, trajectories)
         session.report(f"update {self.updates}, {self.env_steps} env_steps")
         if self.is_root:
             metrics = {**result.metrics, "batch_use": use}
@@ -244,11 +244,13 @@ class Learning:
         session.record("learners", row)
         record_sums(session.record, session.world.rank, self._timers, self._reducer.sent_bytes)
         if session.control.save_at is not None:
-            self._write(others, final=True)
+            yield from session.cuts.write_last(self.updates, self._placement, self._components(others))
         limit_s, began = config.comm.drain_timeout_s, perf_counter()
         while session.cuts.pending or session.cuts.marks:  # nobody sends any in a collective
             self.poll()
-            if perf_counter() - began > limit_s:
+            if session.cuts.last_is_lost():
+                session.fail(ExitCode.RANK_FAILED, session.cuts.bad_end(self.updates)[1])
+            elif not session.cuts.refused and perf_counter() - began > limit_s:
                 raise TimeoutError(
                     f"no part of the last checkpoint from {session.cuts.missing()} within {limit_s:g} s "
                     "(comm.drain_timeout_s)"
@@ -269,9 +271,9 @@ class Learning:
         reused = config.scheme == "synchronous" and self.reuse.uses > 1
         return reused or (config.deterministic and self._cut_ahead > 0)
 
-    def _write(self, others: Mapping[str, Given], *, final: bool) -> None:
+    def _components(self, others: Mapping[str, Given]) -> dict[str, Given]:
         own = learner_components(self.algorithm, self._counters, self._reducer, root=self.is_root)
-        self._session.cuts.write(self.updates, self._placement, {**own, **others}, final=final)
+        return {**own, **others}
 
     def _move_to(self, device: torch.device, learners: LearnerComms) -> DeviceReducer | None:
         """Learn on `device`; what sums gradients there, if they are not summed in host memory."""
@@ -284,13 +286,3 @@ class Learning:
             torch.cuda.set_device(device)
         self.algorithm.move(device)
         return DeviceReducer(learners, self._reducer, waiter, device, reduction.timeout_s, timed=self._timers)
-
-    def _guard(self, applied: bool, fields: Fields) -> None:
-        self._counters.nonfinite = 0 if applied else self._counters.nonfinite + 1
-        if applied:
-            return
-        set_aside(self._session, self._placement, self.updates, fields)
-        most = self._session.config.algorithm.max_nonfinite_updates
-        if self._counters.nonfinite >= most:
-            text = f"gradients were not finite in {most} updates in a row (algorithm.max_nonfinite_updates)"
-            self._session.fail(ExitCode.LEARNING_FAILED, text)

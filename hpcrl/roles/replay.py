@@ -26,7 +26,7 @@ def run_replay(session: Session, placement: Placement) -> RoleLoop:
     with session.timers("end.wait"):
         yield from drain(shard.drained, session)
     if session.control.save_at is not None:
-        session.cuts.write(session.control.save_at, placement, shard.components(), final=True)
+        yield from session.cuts.write_last(session.control.save_at, placement, shard.components())
     shard.cancel()
 
 

@@ -25,10 +25,12 @@ import h5py
 
 from hpcrl.storage.blocks import check_blocks
 from hpcrl.storage.components import COMPONENTS
-from hpcrl.storage.files import read_json, sha256, sync
+from hpcrl.storage.files import SEAL, read_json, seal_is_broken, sealed, sha256, sync
 from hpcrl.storage.parts import Given, Values, block_digests, read_component, write_component
+from hpcrl.storage.writing import new_file
 
-_FORMAT = 2
+_FORMAT, _UNSEALED = 3, 2
+"""Of what is written; and of before, when a manifest had no hash of its own."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _MANIFEST = "manifest.json"
 
@@ -88,7 +90,7 @@ def write_part(
     own, sets = _blocks(folder, part), [one for one in find_sets(run_dir) if one != folder]
     shutil.rmtree(own, ignore_errors=True)  # of a save of this update that never ended
     before = _blocks(sets[0], part) if sets else None
-    with h5py.File(being_written, "w", locking=False) as file:
+    with new_file(being_written) as file:
         for name, values in components.items():
             if name not in COMPONENTS:
                 raise ValueError(f"component {name!r} is not one of {', '.join(COMPONENTS)}")
@@ -130,7 +132,7 @@ def complete(
         if not (folder / f"{part}.h5").is_file():
             raise FileNotFoundError(f"{folder / part}.h5 was written, but is not there")
     files = {f"{part}.h5": value for part, value in sorted(hashes.items())}
-    manifest = {"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)}
+    manifest = sealed({"format": _FORMAT, "update": update, "sha256": files, "meta": dict(meta)})
     (folder / _MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
     sync(folder / _MANIFEST)
     sync(folder)
@@ -150,6 +152,11 @@ def complete(
     remove_leftovers(run_dir)
     reached("old sets removed")
     return final
+
+
+def give_up(run_dir: Path, update: int, *, aside: bool = True) -> None:
+    """Remove the parts of a set that cannot be completed, as far as the disk lets us; after all ranks wrote. Local."""
+    shutil.rmtree(_folder(run_dir, update, aside=aside), ignore_errors=True)
 
 
 def newest(run_dir: Path, *, compare: bool = True) -> Saved:
@@ -219,10 +226,13 @@ def verify(path: Path, *, compare: bool = True) -> Saved:
     manifest = read_json(path / _MANIFEST)
     if manifest is None or not {"format", "update", "sha256", "meta"} <= manifest.keys():
         raise ValueError(f"{path / _MANIFEST} is missing or not a manifest")
-    if manifest["format"] != _FORMAT:
+    if manifest["format"] not in (_FORMAT, _UNSEALED):
         raise ValueError(f"{path} has checkpoint format {manifest['format']}; this version reads {_FORMAT}")
     if manifest["update"] != int(path.name):
         raise ValueError(f"{path / _MANIFEST} belongs to update {manifest['update']}")
+    old = manifest["format"] == _UNSEALED and SEAL not in manifest
+    if compare and not old and seal_is_broken(manifest):
+        raise ValueError(f"{path / _MANIFEST} does not match its own hash")
     for name, expected in manifest["sha256"].items():
         if not (path / name).is_file():
             raise ValueError(f"{path / name} is missing")

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import h5py
 import numpy.typing as npt
+
+from hpcrl.storage.writing import new_file
 
 
 def dump_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Write each array as one dataset of a new HDF5 file. Local."""
+    """Write each array as one dataset of a new HDF5 file. Local. Raises OSError where the disk refuses."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with h5py.File(path, "w") as file:
+    with new_file(path) as file:
         for name, array in arrays.items():
             file.create_dataset(name, data=array)

@@ -40,12 +40,30 @@ def sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+SEAL = "sha256_of_the_rest"
+
+
+def sealed(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with their own hash, in place of one that was there. Pure."""
+    rest = {name: value for name, value in values.items() if name != SEAL}
+    return rest | {SEAL: _digest(rest)}
+
+
+def seal_is_broken(values: dict[str, Any]) -> bool:
+    """Whether `sealed` values are not those that were sealed, or have no seal. Pure."""
+    return values.get(SEAL) != _digest({name: value for name, value in values.items() if name != SEAL})
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+
+
 def sync(path: Path) -> None:
-    """Bring a file, or the entries of a folder, onto the disk."""
+    """Bring a file, or the entries of a folder, onto the disk. Raises OSError where a file does not get there."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         # Some network file systems cannot sync a folder; their rename is durable on its own.
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError) if path.is_dir() else contextlib.nullcontext():
             os.fsync(descriptor)
     finally:
         os.close(descriptor)

@@ -13,12 +13,14 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from hpcrl.config import ConfigError, RunConfig
-from hpcrl.storage.files import read_json, write_json, write_text
+from hpcrl.storage.files import SEAL, read_json, seal_is_broken, sealed, write_json, write_text
 from hpcrl.storage.ownership import acquire, check_idle, is_locked, owned, writer_lives
 from hpcrl.storage.runlog import attempt_files
 
 Status = Literal["running", "finished", "stopped", "failed"]
 
+_STATUS_FORMAT = 1
+"""From the first that has a hash of its own."""
 _FOLDERS = ("attempts", "checkpoints", "logs")
 
 _log = logging.getLogger(__name__)
@@ -95,6 +97,7 @@ class RunDirectory:
         if status == "running" and before.get("status") == "failed" and before.get("attempt") == self.attempt:
             return  # a supervisor has just seen a rank die, and said so
         values = {
+            "format": _STATUS_FORMAT,
             "status": status,
             "exit_code": exit_code,
             "cause": cause,
@@ -103,7 +106,7 @@ class RunDirectory:
             "pid": os.getpid(),
             "written_at": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        write_json(self.path / "status.json", values | progress)
+        write_json(self.path / "status.json", sealed(values | progress))
 
     def close(self) -> None:
         """Let another writer in. Calling it again does nothing."""
@@ -150,20 +153,29 @@ def read_status(run_dir: Path) -> dict[str, Any]:
 
     `killed`: it says running, but nobody holds the directory. `not started`: no status was ever written.
     """
-    values = read_json(run_dir / "status.json") or {"status": "not started", "exit_code": None, "cause": ""}
-    if values.get("status") == "running" and not writer_lives(run_dir, str(values.get("host", ""))):
+    values = read_json(run_dir / "status.json") or {}
+    values = {"status": "not started", "exit_code": None, "cause": ""} | values
+    if values["status"] == "running" and not writer_lives(run_dir, str(values.get("host", ""))):
         values["status"] = "killed"
         values["cause"] = values.get("cause") or "its process ended without saying why"
     return values
+
+
+def status_damage(run_dir: Path) -> str:
+    """What is wrong with `status.json` as a file; empty where nothing is. Local."""
+    values = read_json(run_dir / "status.json")
+    if values is None:
+        return "is missing or cannot be read"
+    old = "format" not in values and SEAL not in values  # of before it had a hash
+    return "" if old or not seal_is_broken(values) else "does not match its own hash"
 
 
 def mark_failed(run_dir: Path, exit_code: int, cause: str) -> None:
     """Note why a run ended, from any rank or its supervisor; the first cause stays."""
     values = read_json(run_dir / "status.json") or {}
     if values.get("status", "running") == "running":
-        write_json(
-            run_dir / "status.json", values | {"status": "failed", "exit_code": exit_code, "cause": cause}
-        )
+        said = {"format": _STATUS_FORMAT, "status": "failed", "exit_code": exit_code, "cause": cause}
+        write_json(run_dir / "status.json", sealed(values | said))
 
 
 def _make(config: RunConfig) -> Path:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -15,9 +15,12 @@ from typing import Any, Self
 import h5py
 import numpy as np
 
+from hpcrl.storage.patience import Patience, reason
 from hpcrl.storage.result_file import (
+    BROKEN,
     WRITE_ERRORS,
     commit,
+    committed,
     next_hash,
     open_reader,
     read_rows,
@@ -79,8 +82,7 @@ class RunLog:
         self._file = open_for_writing(path)
         self._flush_interval_s = flush_interval_s
         self._last_flush = time.perf_counter()
-        self._patience_s, self._buffer_bytes = patience_s, buffer_bytes
-        self._failing_since: float | None = None
+        self._patience, self._buffer_bytes = Patience(patience_s), buffer_bytes
         self.tell: Callable[[str, str], None] = lambda kind, text: _log.warning("%s", text)
         """Called with the kind of event and a sentence when the disk begins to refuse, and when it is well again."""
         self._pending: dict[str, list[Rows]] = {name: [] for name in TABLES}
@@ -105,7 +107,7 @@ class RunLog:
     def due(self) -> bool:
         """Whether to `flush`: the interval has passed, or half of what may wait does."""
         passed_s = time.perf_counter() - self._last_flush
-        if self._failing_since is None:
+        if self._patience.since is None:
             return passed_s >= self._flush_interval_s or self._pending_bytes > self._buffer_bytes // 2
         return passed_s >= max(self._flush_interval_s, _RETRY_S) or self._pending_bytes > self._buffer_bytes
 
@@ -130,8 +132,7 @@ class RunLog:
                 abandon(self._file)
             self._bear(error)
             return False
-        if self._failing_since is not None:
-            took_s, self._failing_since = time.perf_counter() - self._failing_since, None
+        if (took_s := self._patience.well()) is not None:
             self.tell("disk_well", f"{self.path} is written again, after {took_s:.1f} s; no row was lost")
             return self.flush()
         return True
@@ -154,27 +155,25 @@ class RunLog:
 
     def _bear(self, error: Exception) -> None:
         """The disk has refused: tell of it the first time, raise ResultsLost at the end of all patience."""
-        reason = _reason(error)
-        begins = self._failing_since is None
-        since = self._failing_since = self._failing_since or self._last_flush
-        lasted_s = time.perf_counter() - since
-        if lasted_s >= self._patience_s or self._pending_bytes > self._buffer_bytes:
+        patience, said = self._patience, reason(error)
+        begins = patience.bear()
+        if patience.over or self._pending_bytes > self._buffer_bytes:
             raise ResultsLost(
-                f"{self.path} could not be written for {lasted_s:.1f} s (storage.patience_s={self._patience_s:g}), "
-                f"and {self._pending_bytes:,} bytes of rows wait (storage.buffer_bytes={self._buffer_bytes}). What "
-                f"was written before is whole; see to the disk, then resume the run. {reason}"
+                f"{self.path} could not be written for {patience.lasted_s:.1f} s (storage.patience_s="
+                f"{patience.limit_s:g}), and {self._pending_bytes:,} bytes of rows wait (storage.buffer_bytes="
+                f"{self._buffer_bytes}). What was written before is whole; see to the disk, then resume the run. {said}"
             ) from error
         if begins:
             self.tell(
                 "disk_refuses",
                 f"{self.path} cannot be written; rows wait in memory, and the run goes on for up to "
-                f"{self._patience_s:g} s (storage.patience_s). {reason}",
+                f"{patience.limit_s:g} s (storage.patience_s). {said}",
             )
 
     def close(self) -> None:
         """Flush and close; waits while the disk refuses, until patience ends. Calling it again does nothing."""
         while not self.flush():
-            time.sleep(min(_RETRY_S, self._patience_s / 10))
+            time.sleep(min(_RETRY_S, self._patience.limit_s / 10))
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -265,6 +264,23 @@ def attempt_files(run: Path) -> list[Path]:
     return sorted(paths, key=lambda path: int(path.stem))
 
 
+def attempt_seconds(run: Path) -> dict[int, float]:
+    """Seconds from each attempt's first env_step to the last row in its file, whether that row counts or was lost.
+
+    So for an attempt that was killed, too, up to a flush interval; of one that cannot be read nothing is known. `run`
+    as for `read_table`; of a merged file, which has only what counts, nothing is known either.
+    """
+    found = {}
+    for path in attempt_files(run):
+        with suppress(*BROKEN), open_reader(path) as file:
+            if "attempts" not in file:
+                counts = committed(file)
+                rows = [file[name][number - 1] for name, number in counts.items() if number]
+                times = [float(row["time_s"]) for row in rows if "time_s" in row.dtype.names]
+                found[int(file.attrs["attempt"])] = max((one for one in times if one >= 0), default=0.0)
+    return found
+
+
 def link_attempts(run_dir: Path) -> None:
     """Write `run.h5`, whose group `attempts` links to the file of every attempt."""
     aside = run_dir / ".run.h5.tmp"
@@ -281,9 +297,3 @@ def linked_attempts(run_dir: Path) -> dict[str, str]:
     with h5py.File(run_dir / "run.h5", "r", locking=False) as file:
         links = {name: file["attempts"].get(name, getlink=True) for name in file["attempts"]}
         return {name: getattr(link, "filename", "") for name, link in links.items()}
-
-
-def _reason(error: Exception) -> str:
-    """What the system said, out of what HDF5 makes of it."""
-    said = re.search(r"error message = '([^']*)'", str(error))
-    return said[1] if said else " ".join(str(error).split())

@@ -18,14 +18,14 @@ from hpcrl.storage.files import read_json
 from hpcrl.storage.health import NOISE_UPDATES, last_returns, noise_scale, odd_actors
 from hpcrl.storage.models import stored_models
 from hpcrl.storage.rundir import read_status
-from hpcrl.storage.runlog import attempt_files, read_table
+from hpcrl.storage.runlog import attempt_files, attempt_seconds, read_table
 from hpcrl.storage.schema import Rows
 from hpcrl.storage.shares import actor_shares, shares_text
 from hpcrl.storage.trained import lag_summary, replay_summary, replay_text
 
 _RETURN_EPISODES = 100
 _MAX_PLAN_ROWS = 12
-_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
+STATUS_STYLES = {"finished": "bold green", "running": "bold cyan", "stopped": "bold yellow"}
 
 
 def find_run(path: str | Path) -> Path:
@@ -53,7 +53,8 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
     config = read_json(run / "config.json") or {}
     provenance = read_json(run / "provenance.json") or {}
     updates = read_table(run, "updates")
-    env_steps, wall_s = _progress(status, updates)
+    seconds = attempt_seconds(run)
+    env_steps, wall_s = _progress(status, updates, seconds)
     learners, episodes = _last_weights(read_table(run, "learners")), read_table(run, "episodes")
     evaluated = evaluations(read_table(run, "evaluation"))
     return {
@@ -63,7 +64,7 @@ def describe(run_dir: str | Path) -> dict[str, Any]:
         "exit_code": status.get("exit_code"),
         "cause": status.get("cause") or "",
         "attempts": len(attempt_files(run)),
-        "attempt_list": _attempts(run, status, updates),
+        "attempt_list": _attempts(run, status, updates, seconds),
         "checkpoints": sorted(int(path.name) for path in (run / "checkpoints").glob("[0-9]*")),
         "best_checkpoint": _best_checkpoint(run),
         "scheme": config.get("scheme"),
@@ -99,7 +100,7 @@ def render(summary: dict[str, Any]) -> RenderableType:
     """Lay out what `describe` returned as one screen for rich."""
     status = summary["status"]
     head = Text.assemble((summary["name"] or summary["run_dir"], "bold"), "  ")
-    head.append(status, _STYLES.get(status, "bold red"))
+    head.append(status, STATUS_STYLES.get(status, "bold red"))
     if summary["exit_code"] is not None:
         head.append(f" (exit code {summary['exit_code']})")
     if summary["cause"]:
@@ -223,7 +224,9 @@ def _next_commands(run: Path, status: str) -> list[str]:
     return [*again, *play, *look, f"python analysis/curves.py {run} --out curves.png"]
 
 
-def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str, Any]]:
+def _attempts(
+    run: Path, status: dict[str, Any], updates: Rows, seconds: dict[int, float]
+) -> list[dict[str, Any]]:
     """What each attempt added that counts (see `read_table`) and how it ended; the last one as its status says."""
     events = read_table(run, "events")
     found: list[dict[str, Any]] = []
@@ -241,19 +244,16 @@ def _attempts(run: Path, status: dict[str, Any], updates: Rows) -> list[dict[str
                 "first_update": first,
                 "last_update": last,
                 "env_steps": int(own["env_steps"].max()) if len(own) else 0,
-                "wall_s": float(np.nan_to_num(own["time_s"]).max()) if len(own) else 0.0,
+                "wall_s": seconds.get(number, 0.0),
                 "end": status["status"] if path == files[-1] else end,
             }
         )
     return found
 
 
-def _progress(status: dict[str, Any], updates: Rows) -> tuple[int, float]:
+def _progress(status: dict[str, Any], updates: Rows, seconds: dict[int, float]) -> tuple[int, float]:
     """(env_steps, wall_s); of a run that did not end in order, the result file knows more than its status."""
-    env_steps = int(updates["env_steps"].max()) if len(updates) else 0
-    wall_s = 0.0
-    for attempt in np.unique(updates["attempt"]):
-        wall_s += float(np.nan_to_num(updates["time_s"][updates["attempt"] == attempt]).max())
+    env_steps, wall_s = int(updates["env_steps"].max(initial=0)), sum(seconds.values())
     return max(env_steps, int(status.get("env_steps") or 0)), max(wall_s, float(status.get("wall_s") or 0.0))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,23 @@ def abandon(file: h5py.File) -> None:
         os.dup2(nowhere, file.id.get_vfd_handle())
         os.close(nowhere)
         file.close()
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[h5py.File]:
+    """A new HDF5 file, made in memory in the block and written at its end. Raises OSError where the disk refuses.
+
+    HDF5 itself may die of a write that fails while it makes a dataset.
+    """
+    with h5py.File(path, "w", driver="core", backing_store=False) as file:
+        yield file
+        file.flush()
+        image = file.id.get_file_image()
+    try:
+        path.write_bytes(image)
+    except OSError:
+        path.unlink(missing_ok=True)
+        raise
 
 
 def make_anew(path: Path) -> h5py.File:

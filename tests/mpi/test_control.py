@@ -173,9 +173,9 @@ def test_learner_0_hears_of_every_part_of_a_checkpoint(comm):
         )
         meet(world, [control.poll])
         if comm.rank == root:
-            control.announce_stop(save_at=7, futile=True)
+            control.announce_stop(save_at=7, code=2)
         poll_until(world, lambda: control.stopped, progress=[control.poll])
-        assert (control.save_at, control.futile) == (7, True)
+        assert (control.save_at, control.code) == (7, 2)
         rank.end()
 
 
@@ -185,7 +185,7 @@ def test_the_end_of_the_allocation_stops_everyone(comm):
         rank = Rank(world, PLANS[comm.size])
         rank.control.time_is_up = lambda: True
         rank.run()
-        assert rank.control.save_at is None and not rank.control.futile
+        assert rank.control.save_at is None and rank.control.code == 0
         if rank.learns:
             root = world.plan.ranks("learner")[0]
             where = "" if comm.rank == root else f" on rank {root}"

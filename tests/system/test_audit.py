@@ -1,6 +1,7 @@
 """`hpcrl audit` proves the lag contract of real runs, over a resume too, and sees when a result file was changed."""
 
 import json
+import random
 import re
 import shutil
 import subprocess
@@ -13,9 +14,12 @@ import pytest
 
 from hpcrl.audit.verdict import audit
 from hpcrl.audit.verify import verify_run
+from hpcrl.storage import TABLES, checkpoint
+from hpcrl.storage.files import read_json
 from hpcrl.storage.merge import merge
 from hpcrl.storage.raw_rows import row_checksums
-from hpcrl.storage.runlog import read_heads, read_table
+from hpcrl.storage.result_file import head_hash, open_reader
+from hpcrl.storage.runlog import linked_attempts, read_heads, read_table
 from hpcrl.storage.summary import describe
 from tests.system.support import TOY, WITH_TESTS, run
 
@@ -299,6 +303,40 @@ def test_what_does_not_agree_is_seen(original, tmp_path, change):
     change(copy)
     found = verify_run(copy)
     assert any(re.search(BESIDE[change], line) for line in found.violations), found.violations
+
+
+def contents(path):
+    """What a file says to whoever reads it, in a form that can be compared; None where it cannot be read."""
+    if path.suffix == ".json":
+        return read_json(path)
+    if path.name == "run.h5":
+        return linked_attempts(path.parent)
+    with open_reader(path) as file:
+        head = head_hash(file)
+    return head, {name: read_table(path, name).tobytes() for name in TABLES}
+
+
+@pytest.mark.parametrize(
+    ("names", "each"), [("*.json", 1), pytest.param("*.*", 25, marks=pytest.mark.stress)]
+)
+def test_one_altered_bit_is_found_and_its_file_named_or_nobody_reads_it(original, tmp_path, names, each):
+    copy, chosen = tmp_path / "run", random.Random(each)
+    shutil.copytree(original, copy, symlinks=True)
+    assert verify_run(copy).sound
+    folder = checkpoint.find_sets(copy)[0]
+    files = [one for place in (copy, copy / "attempts", folder) for one in place.glob(names)]
+    assert len(files) >= 4
+    for path in files:
+        whole, before = path.read_bytes(), None if path.parent == folder else contents(path)
+        for place in chosen.sample(range(len(whole)), min(each, len(whole))):
+            changed = bytearray(whole)
+            changed[place] ^= 1 << chosen.randrange(8)
+            path.write_bytes(changed)
+            found = verify_run(copy).violations
+            if not any(path.name in line for line in found):
+                where = f"byte {place} of {path.name}: {found}"
+                assert not found and path.parent != folder and contents(path) == before, where
+        path.write_bytes(whole)
 
 
 def test_a_merged_run_is_audited_and_verified_alike(original, tmp_path):

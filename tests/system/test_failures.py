@@ -117,6 +117,21 @@ def test_rewards_that_are_not_finite_are_never_learned_from(tmp_path, form):
     assert sorted(bad) == [False, True]
 
 
+def test_one_actor_whose_gradients_are_never_finite_ends_the_run(tmp_path):
+    """Though those of the other are applied in between; and few batches are kept, however many are refused."""
+    settings = (
+        'env.kwargs={"fault": "nan", "at_step": 0, "index": 5}',
+        *("env.id=failing", "ranks.actors=2", "deterministic=true", "algorithm.max_nonfinite_updates=14"),
+    )
+    recipe = TOY | {"algorithm": {"name": "a3c", "unroll_length": 8}}
+    ended = run(tmp_path, FOREVER, *settings, recipe=recipe)
+    assert ended.code == 4, ended.stderr
+    summary, applied = ended.describe(), ended.table("updates")["applied"]
+    assert "not finite in 14 updates in a row of those from actor 1 (algorithm.max" in summary["cause"]
+    assert summary["events"]["nonfinite_update"] == (~applied).sum() == 14 and applied.sum() >= 13
+    assert len(list((ended.run_dir / "logs").glob("nonfinite-*.h5"))) == 10
+
+
 def rewards(ended, name):
     import h5py
 

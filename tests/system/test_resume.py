@@ -144,7 +144,7 @@ def test_a_kill_at_any_step_of_saving_on_any_rank_leaves_a_set(tmp_path, rank, s
         assert resume(tmp_path).weights() == whole
 
 
-@pytest.mark.learning
+@pytest.mark.stress
 def test_six_kills_in_a_row(tmp_path, whole):
     """Of every process at once, at random times; what each attempt leaves can be read, and the run ends as ever."""
     delay, how = random.Random(6), {"recipe": CHAIN}

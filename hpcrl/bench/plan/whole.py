@@ -19,7 +19,7 @@ from hpcrl.envs import make_env_spec
 from hpcrl.launch.board import Board
 from hpcrl.launch.inside import run_rank
 from hpcrl.launch.memory import replay_bytes
-from hpcrl.launch.play import make_specs
+from hpcrl.launch.rank import make_specs
 from hpcrl.launch.situation import Situation
 from hpcrl.storage import read_table
 

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from cost import cost
 from lag import correlation, lag_by_run, lag_by_update, lag_histogram, sentences
+from load import load_run
 from resources import parse_cores, used
 from scores import run_scores
 from seed_bands import PLACES, seed_bands
@@ -190,6 +191,15 @@ def test_cost_counts_every_attempt_with_its_nodes_and_what_was_lost(tmp_path):
         8 * 20 / 3600
     )
     assert row["env_steps_per_node_hour"] == pytest.approx(1700 / (40 / 3600))
+
+
+def test_cost_counts_the_time_of_a_killed_attempt_that_was_lost_with_it(tmp_path):
+    """The first came to 10 s; the second begins again, and another 10 s later it is where the first was."""
+    run = make_run(tmp_path, attempts=2, lost=10)
+    with RunLog(run / "attempts/003.h5", config_json="{}", provenance={}, attempt=3, first_update=0) as log:
+        log.append("updates", TABLES["updates"].row(update=1, env_steps=100, time_s=1.0, applied=True))
+    row = cost([run]).iloc[0]
+    assert row["wall_s"] == 21.0 and load_run(run)["updates"]["wall_s"].tolist() == [21.0]
 
 
 def test_cost_counts_the_nodes_that_the_job_was_given(tmp_path):

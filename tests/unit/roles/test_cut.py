@@ -74,9 +74,9 @@ def test_a_set_is_not_complete_before_the_rows_of_its_updates_are_in_the_result_
     )
     cuts.begin(7, 100)
     cuts._control.send_rows(2 * 6)
-    assert cuts.poll() is None and cuts.missing() == "the rows in the result file"
+    assert cuts.poll() == [] and cuts.missing() == "the rows in the result file"
     cuts.begin(7, 100, final=True)
     cuts._control.send_rows(2 * 7)
-    assert cuts.poll() is None
+    assert cuts.poll() == []
     cuts._control.send_rows(2 * 7 + 1)
-    assert cuts.poll() is not None and completed == [7]
+    assert cuts.poll()[0][0] == "checkpoint" and completed == [7]

@@ -10,6 +10,7 @@ import pytest
 
 from hpcrl.storage import checkpoint
 from hpcrl.storage.components import COMPONENTS
+from hpcrl.storage.files import SEAL
 
 
 @pytest.fixture(autouse=True)
@@ -179,6 +180,9 @@ def test_one_flipped_byte_anywhere_falls_back_to_the_older_set(tmp_path, caplog,
         (lambda path: (path / "manifest.json").write_text("{}"), "manifest.json is missing or not"),
         (lambda path: edit(path, update=9), "belongs to update 9"),
         (lambda path: edit(path, format=99), "has checkpoint format 99"),
+        (lambda path: edit(path, format=2), "manifest.json does not match its own hash"),
+        (lambda path: edit(path, meta={"env_steps": 21}), "manifest.json does not match its own hash"),
+        (lambda path: edit(path, **{SEAL: None}), "manifest.json does not match its own hash"),
         (lambda path: shutil.copytree(path.with_name("000000000001"), path, dirs_exist_ok=True), "update 1"),
     ],
 )
@@ -187,6 +191,14 @@ def test_every_damage_is_named_and_passed_over(tmp_path, caplog, damage, message
     damage(save(tmp_path, 2))
     assert_set(load(tmp_path), 1)
     assert message in caplog.text
+
+
+def test_a_manifest_of_before_it_had_a_hash_is_taken(tmp_path):
+    path = save(tmp_path, 1) / "manifest.json"
+    values = json.loads(path.read_text())
+    del values[SEAL]
+    path.write_text(json.dumps(values | {"format": 2}))
+    assert_set(load(tmp_path), 1)
 
 
 def test_all_damaged_is_an_error_that_names_each(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.storage import RunDirectory, check_free, read_status
+from hpcrl.storage.rundir import mark_failed, status_damage
 
 HOLDER = """
 import sys, time
@@ -178,6 +179,22 @@ def test_a_missing_or_torn_status_is_not_started(tmp_path, text):
     if text is not None:
         (tmp_path / "status.json").write_text(text)
     assert read_status(tmp_path)["status"] == "not started"
+
+
+def test_a_status_that_somebody_changed_is_seen(tmp_path):
+    assert status_damage(tmp_path) == "is missing or cannot be read"
+    path = tmp_path / "status.json"
+    with RunDirectory.create(config(run_dir=str(tmp_path))) as run:
+        run.write_status("stopped", exit_code=75, env_steps=10, env_steps_per_s=float("nan"))
+    whole = path.read_text()
+    assert status_damage(tmp_path) == ""
+    for old, new in (("stopped", "running"), ('"env_steps": 10', '"env_steps": 11'), ("sha256", "sha255")):
+        path.write_text(whole.replace(old, new))
+        assert status_damage(tmp_path) == "does not match its own hash"
+    path.write_text('{"status": "running", "pid": 1}')  # of before there was a hash
+    assert status_damage(tmp_path) == ""
+    mark_failed(tmp_path, 3, "actor 0 was killed")
+    assert status_damage(tmp_path) == "" and read_status(tmp_path)["status"] == "failed"
 
 
 def test_readers_of_the_status_do_not_keep_a_writer_out(tmp_path, monkeypatch):

@@ -1,20 +1,15 @@
 import json
 import os
-import random
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import h5py
 import numpy as np
 import pytest
+from writer_process import assert_whole, start_writer
 
 from hpcrl.storage import TABLES, RunLog, attempt_files, link_attempts, read_table
-from hpcrl.storage.integrity import check_file
-from hpcrl.storage.salvage import salvage
-
-WRITER = Path(__file__).with_name("writer.py")
 
 
 def make_log(run, attempt=1, **kwargs):
@@ -27,26 +22,6 @@ def update_rows(start, count):
     return TABLES["updates"].rows(
         count, update=update, env_steps=update * 7, time_s=update * 0.5, applied=update % 3 == 0
     )
-
-
-def start_writer(run, said, interval_s=0.0, rows=1, appends=1_000_000, word=b"ready"):
-    """A process that writes; it has said `word` by now."""
-    command = [sys.executable, WRITER, run / "attempts/001.h5", str(interval_s), str(rows), str(appends)]
-    with said.open("wb") as out:
-        process = subprocess.Popen([str(part) for part in command], stdout=out)
-    while word not in said.read_bytes():
-        assert process.poll() is None, "the writer died at start"
-        time.sleep(0.005)
-    return process
-
-
-def assert_whole(rows):
-    """Each row is exactly what the writer wrote at this place."""
-    expected = np.arange(len(rows))
-    assert (rows["update"] == expected).all()
-    assert (rows["env_steps"] == expected * 7).all()
-    assert (rows["time_s"] == expected * 0.5).all()
-    assert (rows["applied"] == (expected % 3 == 0)).all()
 
 
 def test_the_whole_schema_is_there_from_the_start_and_explains_itself(tmp_path):
@@ -177,42 +152,6 @@ def test_no_files_no_rows(tmp_path):
     assert len(read_table(tmp_path, "episodes")) == 0
 
 
-@pytest.mark.parametrize("kills", [10, pytest.param(50, marks=pytest.mark.learning)])
-def test_sigkill_loses_nothing_flushed_and_at_most_one_interval(tmp_path, kills):
-    """Killed while the file is made and later; or, every second time, when something lies there to be lost.
-
-    Without an interval it hardly does anything but flush, and make the file longer.
-    """
-    random_delay = random.Random(kills)
-    for kill in range(kills):
-        run, said = tmp_path / str(kill), tmp_path / f"{kill}.txt"
-        run.mkdir()
-        interval_s, word = [0.0, 0.02][kill // 2 % 2], [b"ready", b"flushed"][kill % 2]
-        process = start_writer(run, said, interval_s, rows=[1, 7, 300][kill % 3], word=word)
-        time.sleep(random_delay.uniform(0.0, 0.25 if word == b"ready" else 0.05))
-        process.kill()
-        process.wait()
-        words = [line.split() for line in said.read_text().splitlines()]
-        appended = [(int(word[1]), float(word[2])) for word in words if word[0] == "appended"]
-        flushed = max((int(word[1]) for word in words if word[0] == "flushed"), default=0)
-        rows, events = read_table(run, "updates"), read_table(run, "events")
-        assert_whole(rows)
-        assert flushed <= len(rows) <= (appended[-1][0] if appended else 1_000_000)
-        assert len(events) == len(rows)
-        assert (events["count"] == np.arange(len(events))).all()
-        # A row is lost only if no due flush lay between it and the kill.
-        lost = [when for count, when in appended if count > len(rows)]
-        assert len(lost) < 2 or lost[-2] - lost[0] < max(interval_s, 1e-9)
-        assert word == b"ready" or len(rows) > 0
-        for path in attempt_files(run):
-            assert list(check_file(path)) == []
-            assert [one.damaged for one in salvage(run)[0]] == [{}]
-            assert list(check_file(path)) == []
-            assert_whole(read_table(run, "updates"))
-            with h5py.File(path, "r", locking=False) as file:
-                assert len(file["updates"]) == len(rows)
-
-
 def test_live_reader_sees_whole_rows_in_growing_number_and_leaves_the_writer_alone(tmp_path):
     appends, rows_each = 150, 200
     said = tmp_path / "said.txt"
@@ -252,43 +191,6 @@ def test_rows_that_were_lost_with_an_attempt_do_not_count(tmp_path):
     assert second["update"].tolist() == [1, 2, 3, 4]
     assert second["attempt"].tolist() == [1, 1, 1, 2]
     assert len(read_table(tmp_path, "events")) == 3
-
-
-IN_CALL = """
-import os, signal, sys, runpy
-import h5py
-calls, fatal = [], int(sys.argv[-1])
-for real in (h5py.Dataset.resize, h5py.Dataset.__setitem__, h5py.Dataset.flush):
-    def call(self, *arguments, real=real):
-        calls.append(real)
-        if len(calls) == fatal:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return real(self, *arguments)
-    setattr(h5py.Dataset, real.__name__, call)
-sys.argv = sys.argv[1:-1]
-runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-
-
-@pytest.mark.parametrize("call", [12, 16, 20, 21])
-def test_sigkill_in_a_flush(tmp_path, call):
-    """In the second flush: before rows are written, between two tables, before the hashes are, before the number is."""
-    command = [
-        sys.executable,
-        "-c",
-        IN_CALL,
-        WRITER,
-        tmp_path / "attempts/001.h5",
-        "0",
-        "300",
-        "9",
-        str(call),
-    ]
-    assert subprocess.run(list(map(str, command)), stdout=subprocess.DEVNULL, check=False).returncode == -9
-    assert list(check_file(tmp_path / "attempts/001.h5")) == []
-    assert len(read_table(tmp_path, "updates")) == len(read_table(tmp_path, "events")) == 300
-    ((made,), _) = salvage(tmp_path)
-    assert (made.damaged, made.uncommitted > 0) == ({}, call > 12)
 
 
 @pytest.mark.parametrize("variable", ["TRUE", "FALSE", "BEST_EFFORT"])

@@ -8,6 +8,7 @@ from rich.console import Console
 
 from hpcrl.config import ConfigError, RunConfig
 from hpcrl.storage import TABLES, RunDirectory, RunLog, describe, find_run, link_attempts, render
+from hpcrl.storage.writing import abandon
 
 
 def config(tmp_path):
@@ -154,6 +155,20 @@ def test_attempts_add_their_wall_times(run):
     summary = describe(run.path)
     assert (summary["attempts"], summary["wall_s"], summary["updates"]) == (2, 18.0, 6)
     assert len(summary["ranks"]) == 3
+
+
+def test_the_time_of_a_killed_attempt_counts_with_what_was_lost_of_it(run):
+    """It came to update 10, after 20 s, and the next one went on from update 4."""
+    log = open_log(run)
+    fill(log, updates=10)
+    log.flush()
+    abandon(log._file)
+    path = run.path / "attempts/002.h5"
+    with RunLog(path, config_json="{}", provenance={}, attempt=2, first_update=4) as log:
+        log.append("updates", TABLES["updates"].row(update=5, env_steps=500, time_s=3.0, applied=True))
+    summary = describe(run.path)
+    assert [(one["last_update"], one["wall_s"]) for one in summary["attempt_list"]] == [(4, 20.0), (5, 3.0)]
+    assert summary["wall_s"] == 23.0
 
 
 @pytest.mark.parametrize("status", ["stopped", "failed"])
