@@ -87,6 +87,7 @@ class TestWithoutMpi:
             (["config", "--help"], "--set"),
             (["describe", "--help"], "RUN"),
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
+            (["trace", "--help"], "perfetto"),
         ],
     )
     def test_help(self, folder, no_mpi, arguments, word):
@@ -124,6 +125,11 @@ class TestWithoutMpi:
         assert (code, errors) == (0, "") and "finished" in output and "128" in output
         code, output, _ = hpcrl(folder, "describe", finished_run, "--json", **no_mpi)
         assert code == 0 and json.loads(output)["updates"] == 2
+
+    def test_a_run_without_a_trace(self, folder, no_mpi, finished_run):
+        code, output, errors = hpcrl(folder, "trace", finished_run, "out.json", **no_mpi)
+        assert (code, output) == (2, "") and "--set profile.trace=true" in errors
+        assert list(folder.iterdir()) == []
 
     def test_describe_of_nothing(self, folder, no_mpi):
         code, output, errors = hpcrl(folder, "describe", "nowhere", **no_mpi)
