@@ -92,6 +92,7 @@ class TestWithoutMpi:
             (["check", "--help"], "PACKAGE.MODULE:MAKE"),
             (["models", "--help"], "--rollback"),
             (["play", "--help"], "--video"),
+            (["trace", "--help"], "perfetto"),
         ],
     )
     def test_help(self, folder, no_mpi, arguments, word):
@@ -142,6 +143,10 @@ class TestWithoutMpi:
         assert (code, errors) == (0, "") and json.loads(output)["updates"] == 2
         code, output, errors = hpcrl(folder, "diagnose", "nowhere", **no_mpi)
         assert (code, output) == (2, "") and "'nowhere' does not exist" in errors
+    def test_a_run_without_a_trace(self, folder, no_mpi, finished_run):
+        code, output, errors = hpcrl(folder, "trace", finished_run, "out.json", **no_mpi)
+        assert (code, output) == (2, "") and "--set profile.trace=true" in errors
+        assert list(folder.iterdir()) == []
 
     def test_describe_of_nothing(self, folder, no_mpi):
         code, output, errors = hpcrl(folder, "describe", "nowhere", **no_mpi)
