@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import statistics
 import subprocess
@@ -26,8 +27,8 @@ def bench_watched(
     """env_steps/s of whole runs, alone and beside `hpcrl watch`, in turn; which comes first changes every round.
 
     The reader looks every `every_s` s, is killed after a random time of up to some seconds, and another one begins. It
-    has the lowest priority: it is to take time from nobody. Where the machine has other work, CPU time says more than
-    speed. `measure`: as `run_end_to_end`. Raises ConfigError where nothing is measured.
+    runs only where a core is idle: it is to take time from nobody. Where the machine has other work, CPU time says more
+    than speed. `measure`: as `run_end_to_end`. Raises ConfigError where nothing is measured.
     """
     if rounds < 1 or every_s <= 0:
         raise ConfigError(f"rounds={rounds} must be at least 1, and every={every_s:g} s above 0")
@@ -65,9 +66,10 @@ def readers(run: Path, *, every_s: float, seed: int, killed: list[int]) -> Itera
 def _kill_readers(
     run: Path, every_s: float, choice: random.Random, killed: list[int], over: threading.Event
 ) -> None:
-    command = ["nice", "-n", "19", sys.executable, "-P", "-m", "hpcrl", "watch", str(run)]
+    command = [sys.executable, "-P", "-m", "hpcrl", "watch", str(run)]
     while not over.is_set():
         with subprocess.Popen([*command, "--every", str(every_s)], stdout=subprocess.DEVNULL) as reader:
+            os.sched_setscheduler(reader.pid, os.SCHED_IDLE, os.sched_param(0))
             over.wait(choice.uniform(_SHORTEST_LIFE_S, _LONGEST_LIFE_S))
             reader.kill()
         killed.append(reader.returncode)

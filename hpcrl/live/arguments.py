@@ -28,7 +28,7 @@ one file per table. Both replace what an earlier export of the run has left ther
   hpcrl export runs/cartpole-impala-0-001 --tensorboard tb
   hpcrl export runs/cartpole-impala-0-001 --tensorboard tb --follow    until the run ends
   hpcrl export runs/cartpole-impala-0-001 --csv csv
-  WANDB_MODE=offline hpcrl export runs/cartpole-impala-0-001 --wandb my-project
+  WANDB_MODE=offline hpcrl export runs/cartpole-impala-0-001 --wandb
 
 Needs neither MPI nor torch. --tensorboard needs pip install 'hpcrl[tensorboard]', --wandb 'hpcrl[wandb]'.
 
@@ -62,7 +62,13 @@ def add_commands(commands: Any) -> None:
     export.add_argument("run", metavar="RUN", help="run directory")
     export.add_argument("--tensorboard", metavar="DIR", help="write event files below this log directory")
     export.add_argument("--csv", metavar="DIR", help="write one CSV file per table below this folder")
-    export.add_argument("--wandb", metavar="PROJECT", help="log to this project of Weights & Biases")
+    export.add_argument(
+        "--wandb",
+        metavar="PROJECT",
+        nargs="?",
+        const="hpcrl",
+        help="log to this project of Weights & Biases (default: hpcrl)",
+    )
     export.add_argument("--follow", action="store_true", help="go on while the run does, until it ends")
     export.add_argument(
         "--every",
