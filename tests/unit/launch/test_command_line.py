@@ -143,6 +143,7 @@ class TestWithoutMpi:
         assert (code, errors) == (0, "") and json.loads(output)["updates"] == 2
         code, output, errors = hpcrl(folder, "diagnose", "nowhere", **no_mpi)
         assert (code, output) == (2, "") and "'nowhere' does not exist" in errors
+
     def test_a_run_without_a_trace(self, folder, no_mpi, finished_run):
         code, output, errors = hpcrl(folder, "trace", finished_run, "out.json", **no_mpi)
         assert (code, output) == (2, "") and "--set profile.trace=true" in errors
