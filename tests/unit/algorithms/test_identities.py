@@ -20,8 +20,9 @@ def on_policy(algorithm: ActorCriticAlgorithm) -> Batch:
     """A batch that this algorithm, as it is, could have collected."""
     batch = random_batch(DISCRETE, 6, 5, seed=4)
     obs, action = batch.fields["obs"][:-1].flatten(0, 1), batch.fields["action"].flatten(0, 1)
-    with torch.no_grad():
-        batch.fields["behavior_log_prob"].copy_(algorithm.evaluate(obs, action)[0].view(6, 5))
+    with torch.no_grad():  # in the parts of an update: products of other shapes may be rounded otherwise
+        parts = [algorithm.evaluate(obs[part], action[part])[0] for part, _ in algorithm.parts(len(obs), None)]
+    batch.fields["behavior_log_prob"].copy_(torch.cat(parts).view(6, 5))
     return batch
 
 
