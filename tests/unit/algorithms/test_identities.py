@@ -20,9 +20,8 @@ def on_policy(algorithm: ActorCriticAlgorithm) -> Batch:
     """A batch that this algorithm, as it is, could have collected."""
     batch = random_batch(DISCRETE, 6, 5, seed=4)
     obs, action = batch.fields["obs"][:-1].flatten(0, 1), batch.fields["action"].flatten(0, 1)
-    with torch.no_grad():  # in the parts of an update: products of other shapes may be rounded otherwise
-        parts = [algorithm.evaluate(obs[part], action[part])[0] for part, _ in algorithm.parts(len(obs), None)]
-    batch.fields["behavior_log_prob"].copy_(torch.cat(parts).view(6, 5))
+    with torch.no_grad():
+        batch.fields["behavior_log_prob"].copy_(algorithm.evaluate(obs, action)[0].view(6, 5))
     return batch
 
 
@@ -37,7 +36,8 @@ def test_decoupled_ppo_on_fresh_data_is_ppo() -> None:
     batch = on_policy(ppo)
     results = [algorithm.update(batch, LOCAL, 0.0) for algorithm in (ppo, decoupled)]
     assert ppo.parameters.sha256() == decoupled.parameters.sha256()
-    assert results[0].metrics | {"rho_clip_fraction": 0.0} == results[1].metrics
+    # sums of six metrics side by side may be rounded otherwise than those of seven
+    assert results[0].metrics | {"rho_clip_fraction": 0.0} == pytest.approx(results[1].metrics, rel=1e-6)
     assert results[0].metrics["clip_fraction"] > 0
 
 
