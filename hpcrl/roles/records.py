@@ -38,7 +38,8 @@ class RecordSender:
     """A rank's way to the writer. Point-to-point, nonblocking.
 
     Rows wait here for others of their table, until they fill a block or the oldest is `_LONGEST_WAIT_S` old, and while
-    both blocks travel.
+    both blocks travel. What waited together leaves before anything that came later, and of that the updates last: so
+    whenever a run is killed, an update in the file has its rows of other tables there too.
     """
 
     def __init__(self, world: World, timed: Timed = nullcontext) -> None:
@@ -48,6 +49,7 @@ class RecordSender:
         self._signs: Sender = world.sender(world.plan.writer, Tag.WORK, _SIGN_BYTES)
         self._sign = np.zeros(1, np.int64)
         self._waiting: dict[str, list[Rows]] = {}
+        self._leaving: dict[str, list[Rows]] = {}
         self._waiting_bytes = 0
         self._waiting_since = 0.0
         self.marks: list[int] = []
@@ -91,26 +93,34 @@ class RecordSender:
     def poll(self) -> bool:
         """Progress: send what is due while a block is free; whether a block left."""
         self._sender.poll()
-        if not (self._waiting or self.marks) or not self._free:
-            return False
-        late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
-        if not (self._closing or self.marks or late or self._waiting_bytes >= _BLOCK_BYTES):
+        if not self._free or not (self._leaving or self.marks or self._due):
             return False
         with self._timed("records.send"):
-            while self._waiting and self._free:
+            while self._free and (self._leaving or self._due):
                 self._send_block()
-            while self.marks and self._free:
+            while self._free and self.marks:
                 self._send(_MARK, self.marks.pop(0), np.zeros(0, np.uint8))
         return True
 
+    @property
+    def _due(self) -> bool:
+        """Whether rows wait that are to leave now."""
+        if not self._waiting:
+            return False
+        late = time.perf_counter() - self._waiting_since >= _LONGEST_WAIT_S
+        return self._closing or bool(self.marks) or late or self._waiting_bytes >= _BLOCK_BYTES
+
     def _send_block(self) -> None:
-        table = next(iter(self._waiting))
-        rows = np.concatenate(self._waiting.pop(table))
+        if not self._leaving:
+            names = sorted(self._waiting, key=lambda name: name == "updates")
+            self._leaving = {name: self._waiting[name] for name in names}
+            self._waiting, self._waiting_bytes = {}, 0
+        table = next(iter(self._leaving))
+        rows = np.concatenate(self._leaving.pop(table))
         most = (_BLOCK_BYTES - _HEADER_BYTES) // rows.dtype.itemsize
         if len(rows) > most:  # the rest stays first in line
-            self._waiting = {table: [rows[most:]], **self._waiting}
+            self._leaving = {table: [rows[most:]], **self._leaving}
             rows = rows[:most]
-        self._waiting_bytes -= rows.nbytes
         self._send(_NAMES.index(table), len(rows), rows.view(np.uint8))
 
     def _send(self, kind: int, count: int, content: npt.NDArray[np.uint8]) -> None:
@@ -125,7 +135,7 @@ class RecordSender:
         self._closing = True
         self._signs.close()
         self.poll()
-        ended = not (self._waiting or self.marks)
+        ended = not (self._waiting or self._leaving or self.marks)
         if ended:
             self._sender.close()
         return ended and self._sender.drained and self._signs.drained
