@@ -43,7 +43,7 @@ def sender(monkeypatch):
 
 
 @pytest.mark.parametrize("longest_wait_s", [0.0, 1000.0])
-@pytest.mark.parametrize("pace", itertools.product((0, 1, 2), repeat=4))
+@pytest.mark.parametrize("pace", list(itertools.product((0, 1, 2), repeat=4)))
 def test_an_update_never_leaves_before_its_rows_of_other_tables(sender, longest_wait_s, pace):
     """However many messages get away after each update: a run may be killed between any two."""
     sender, stream = sender(longest_wait_s)
