@@ -29,10 +29,10 @@ def strike(kind):
 
 def plant(role, phase, kind):
     """Into the role's loop, or between two steps of its second save: the first checkpoint is complete by then."""
-    from hpcrl.launch import play
+    from hpcrl.launch import rank
     from hpcrl.storage import checkpoint
 
-    role_loop = play._role_loop
+    role_loop = rank._role_loop
     written = []
 
     def faulty_loop(session, placement):
@@ -57,7 +57,7 @@ def plant(role, phase, kind):
         if written.count("part written") == 2:
             strike(kind)
 
-    play._role_loop = faulty_loop
+    rank._role_loop = faulty_loop
 
 
 if FAULT in os.environ and "PMI_RANK" in os.environ:
