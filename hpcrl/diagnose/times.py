@@ -33,7 +33,7 @@ PARTS: dict[str, tuple[str, ...]] = {
         "learners.vote",
         "learners.meet",
     ),
-    "evaluation": ("evaluation",),
+    "evaluation": ("evaluation", "models.store"),
     "upkeep": ("records.send", "records.write", "checkpoint.write", "trace.write", "role.loop"),
 }
 """Part of a run -> its hops."""

@@ -162,7 +162,8 @@ def test_lines_of_a_pipe_and_the_end(run, capsys, monkeypatch):
             log.close()
             run.write_status("finished", exit_code=0)
 
-    monkeypatch.setattr(watch_module, "time", SimpleNamespace(sleep=pause, perf_counter=time.perf_counter))
+    clock = SimpleNamespace(sleep=pause, perf_counter=lambda: time.perf_counter() + sum(pauses))
+    monkeypatch.setattr(watch_module, "time", clock)
     assert watch_command(str(run.path), 0.5, once=False, stay=False) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split("  ")[:2] for line in lines] == [["running", "5 %"], ["finished", "100 %"]]
