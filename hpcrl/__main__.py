@@ -14,6 +14,7 @@ from hpcrl.audit import arguments as auditing
 from hpcrl.bench import arguments as benching
 from hpcrl.bench.plan import arguments as planning
 from hpcrl.config import ConfigError, ExitCode
+from hpcrl.config.command_line import add_run_command
 from hpcrl.diagnose import arguments as diagnosing
 from hpcrl.drill import arguments as drilling
 from hpcrl.live import arguments as living
@@ -101,10 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_recipe(config)
     config.set_defaults(command=_config)
 
-    describe = commands.add_parser("describe", help="what a run was and did, on one screen")
-    describe.add_argument("run_dir", metavar="RUN")
-    describe.add_argument("--json", action="store_true", help="as one JSON object")
-    describe.set_defaults(command=_describe)
+    add_run_command(commands, "describe", _describe, "what a run was and did, on one screen", json=True)
 
     auditing.add_command(commands)
     auditing.add_file_commands(commands)
@@ -232,7 +230,7 @@ def _describe(arguments: argparse.Namespace) -> int:
 
     from hpcrl.storage.summary import describe, render
 
-    summary = describe(Path(arguments.run_dir))
+    summary = describe(Path(arguments.run))
     if arguments.json:
         sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     else:

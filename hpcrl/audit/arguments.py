@@ -5,6 +5,10 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hpcrl.config.command_line import add_run_command
+
+_RUN_OR_FILE = "run directory, or the result file of one attempt"
+
 _HELP = """\
 The learners write down which trajectories every update was trained on (table `trajectories`). From these rows lags,
 env_steps and histograms are computed again and compared with everything else that the run says, over all attempts:
@@ -20,15 +24,8 @@ exit codes: 0 proved, 1 not proved (the first row that contradicts is named), 2 
 
 def add_command(commands: Any) -> None:
     """Add `audit` to the commands of hpcrl."""
-    parser = commands.add_parser(
-        "audit",
-        help="prove from the result file that no trained env_step was older than lag.max_lag",
-        epilog=_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN", help="run directory, or the result file of one attempt")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.set_defaults(command=_command)
+    text = "prove from the result file that no trained env_step was older than lag.max_lag"
+    add_run_command(commands, "audit", _command, text, epilog=_HELP, run=_RUN_OR_FILE, json=True)
 
 
 _VERIFY_HELP = """\
@@ -65,40 +62,19 @@ exit codes: 0 written, 2 RUN has no trace, or OUT.json cannot be written
 
 def add_file_commands(commands: Any) -> None:
     """Add `verify`, `salvage`, `merge` and `trace` to the commands of hpcrl."""
-    raw = argparse.RawDescriptionHelpFormatter
-    verify = commands.add_parser(
-        "verify",
-        help="whether result files and checkpoints of a run are as they were written",
-        epilog=_VERIFY_HELP,
-        formatter_class=raw,
-    )
-    verify.add_argument("run", metavar="RUN", help="run directory, or a result file")
-    verify.add_argument("--json", action="store_true", help="as one JSON object")
-    verify.set_defaults(command=_verify)
-    salvage = commands.add_parser(
-        "salvage",
-        help="make files that a killed run has left readable for every program",
-        epilog=_SALVAGE_HELP,
-        formatter_class=raw,
-    )
-    salvage.add_argument("run", metavar="RUN", help="run directory, or the result file of one attempt")
-    salvage.set_defaults(command=_salvage)
-    merge = commands.add_parser("merge", help="all attempts of a run joined in one plain file, for a laptop")
-    merge.add_argument("run", metavar="RUN", help="run directory")
+    text = "whether result files and checkpoints of a run are as they were written"
+    add_run_command(commands, "verify", _verify, text, epilog=_VERIFY_HELP, run=_RUN_OR_FILE, json=True)
+    text = "make files that a killed run has left readable for every program"
+    add_run_command(commands, "salvage", _salvage, text, epilog=_SALVAGE_HELP, run=_RUN_OR_FILE)
+    text = "all attempts of a run joined in one plain file, for a laptop"
+    merge = add_run_command(commands, "merge", _merge, text)
     merge.add_argument("out", metavar="OUT.h5", help="the file; one made by `merge` before is replaced")
-    merge.set_defaults(command=_merge)
-    trace = commands.add_parser(
-        "trace",
-        help="what each rank did when, for Chrome or Perfetto",
-        epilog=_TRACE_HELP,
-        formatter_class=raw,
-    )
-    trace.add_argument("run", metavar="RUN", help="run directory")
+    text = "what each rank did when, for Chrome or Perfetto"
+    trace = add_run_command(commands, "trace", _trace, text, epilog=_TRACE_HELP)
     trace.add_argument("out", metavar="OUT.json", help="the file; what was there is replaced")
     trace.add_argument(
         "--attempt", type=int, metavar="N", help="of which attempt (default: the last that has one)"
     )
-    trace.set_defaults(command=_trace)
 
 
 def _verify(arguments: argparse.Namespace) -> int:

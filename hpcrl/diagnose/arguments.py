@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hpcrl.config.command_line import add_run_command
+
 _HELP = """\
 First what is wrong with the run, worst first: wrong (results cannot be trusted, or there are none), harmful (learning
 suffers), costly (time does). Then the bottleneck: the part of the run that the others wait for (environment, inference,
@@ -20,15 +22,8 @@ exit codes: 0 nothing is wrong (a bottleneck there always is), 1 something is, 2
 
 def add_command(commands: Any) -> None:
     """Add `diagnose` to the commands of hpcrl."""
-    parser = commands.add_parser(
-        "diagnose",
-        help="what holds a run up, what is wrong with it, and what to change",
-        epilog=_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("run", metavar="RUN", help="run directory")
-    parser.add_argument("--json", action="store_true", help="as one JSON object")
-    parser.set_defaults(command=_command)
+    text = "what holds a run up, what is wrong with it, and what to change"
+    add_run_command(commands, "diagnose", _command, text, epilog=_HELP, json=True)
 
 
 def _command(arguments: argparse.Namespace) -> int:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hpcrl.config.command_line import add_run_command
+
 _WATCH_HELP = """\
 Progress against the budget and the time left, speed, training return over env_steps, lag, where each role's time goes,
 the newest checkpoint, the last events. RUN may not be there yet: then this waits for it. It ends with the run, or by
@@ -38,11 +40,8 @@ exit codes: 0 done, 1 a result file could not be read, 2 RUN is no run, or somet
 
 def add_commands(commands: Any) -> None:
     """Add `watch` and `export` to the commands of hpcrl."""
-    raw = argparse.RawDescriptionHelpFormatter
-    watch = commands.add_parser(
-        "watch", help="a run on the terminal, as it goes on", epilog=_WATCH_HELP, formatter_class=raw
-    )
-    watch.add_argument("run", metavar="RUN", help="run directory")
+    text = "a run on the terminal, as it goes on"
+    watch = add_run_command(commands, "watch", _watch, text, epilog=_WATCH_HELP)
     watch.add_argument(
         "--every", type=float, default=1.0, metavar="S", help="seconds between looks (default: 1)"
     )
@@ -52,14 +51,8 @@ def add_commands(commands: Any) -> None:
         action="store_true",
         help="do not end with an attempt that is stopped or killed: wait for the next",
     )
-    watch.set_defaults(command=_watch)
-    export = commands.add_parser(
-        "export",
-        help="a run for TensorBoard, as CSV, or to Weights & Biases",
-        epilog=_EXPORT_HELP,
-        formatter_class=raw,
-    )
-    export.add_argument("run", metavar="RUN", help="run directory")
+    text = "a run for TensorBoard, as CSV, or to Weights & Biases"
+    export = add_run_command(commands, "export", _export, text, epilog=_EXPORT_HELP)
     export.add_argument("--tensorboard", metavar="DIR", help="write event files below this log directory")
     export.add_argument("--csv", metavar="DIR", help="write one CSV file per table below this folder")
     export.add_argument(
@@ -77,7 +70,6 @@ def add_commands(commands: Any) -> None:
         metavar="S",
         help="with --follow: seconds between looks (default: 5)",
     )
-    export.set_defaults(command=_export)
 
 
 def _watch(arguments: argparse.Namespace) -> int:

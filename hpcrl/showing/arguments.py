@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from hpcrl.config.command_line import add_run_command
+
 _MODELS_HELP = """\
 A run stores a model, the policy's parameters of one version with their normalizers, at each evaluation
 (evaluation.every_env_steps) and at its end. RUN/models keeps the newest (models.keep), the best evaluated one, tagged
@@ -45,25 +47,16 @@ exit codes: 0 played, 2 there is no such run or model, or nothing to draw or to 
 
 def add_commands(commands: Any) -> None:
     """Add `models` and `play` to the commands of hpcrl."""
-    raw = argparse.RawDescriptionHelpFormatter
-    models = commands.add_parser(
-        "models",
-        help="models that a run has stored: list, tag, roll back, export",
-        epilog=_MODELS_HELP,
-        formatter_class=raw,
-    )
-    models.add_argument("run", metavar="RUN", help="run directory")
+    text = "models that a run has stored: list, tag, roll back, export"
+    models = add_run_command(commands, "models", _models, text, epilog=_MODELS_HELP)
     action = models.add_mutually_exclusive_group()
     action.add_argument("--tag", nargs=2, metavar=("NAME", "VERSION"), help="name a model, which then stays")
     action.add_argument("--untag", metavar="NAME", help="take the name away")
     action.add_argument("--rollback", metavar="VERSION", help="make a model the current one")
     action.add_argument("--export", nargs=2, metavar=("VERSION", "FILE"), help="write a model to FILE.npz")
     action.add_argument("--json", action="store_true", help="the list as one JSON object")
-    models.set_defaults(command=_models)
-    play = commands.add_parser(
-        "play", help="evaluate a stored model, or make a video of it", epilog=_PLAY_HELP, formatter_class=raw
-    )
-    play.add_argument("run", metavar="RUN", help="run directory")
+    text = "evaluate a stored model, or make a video of it"
+    play = add_run_command(commands, "play", _play, text, epilog=_PLAY_HELP, json=True)
     which = play.add_mutually_exclusive_group()
     which.add_argument("--model", metavar="VERSION", help="a version, a tag, or best, newest or current")
     which.add_argument(
@@ -75,8 +68,6 @@ def add_commands(commands: Any) -> None:
     play.add_argument(
         "--video", metavar="FILE", help="make a video of the first episode: FILE.gif or FILE.webp"
     )
-    play.add_argument("--json", action="store_true", help="as one JSON object")
-    play.set_defaults(command=_play)
 
 
 def _models(arguments: argparse.Namespace) -> int:
