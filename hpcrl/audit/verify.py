@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -73,12 +73,9 @@ def verify_run(run: str | Path) -> Verified:
     ]
     broken = any(": cannot be read" in line for line in violations)
     if not broken:
-        try:
-            audits: list[Audit] = []
-            violations += _settled(lambda: audits.append(audit(path)) or audits[-1].violations, live)  # type: ignore[func-returns-value]
-            notes += audits[-1].notes
-        except ConfigError as error:  # of an algorithm whose lag has no bound to prove
-            notes.append(f"rows were not compared with each other: {error}")
+        found, said = _compare_rows(path, live)
+        violations += found
+        notes += said
     sets, models = [], 0
     if folder is not None:
         sets = checkpoint.find_sets(folder)
@@ -96,6 +93,20 @@ def verify_run(run: str | Path) -> Verified:
             violations += _settled(lambda: _lineage(folder, read_heads(path), status), live)
     said_once = tuple(dict.fromkeys(violations))
     return Verified(str(path), status["status"], len(files), len(sets), models, said_once, tuple(notes))
+
+
+def _compare_rows(path: Path, live: bool) -> tuple[list[str], list[str]]:
+    """Violations and notes of `hpcrl audit`."""
+    audits: list[Audit] = []
+
+    def check() -> Sequence[str]:
+        audits.append(audit(path))
+        return audits[-1].violations
+
+    try:
+        return _settled(check, live), list(audits[-1].notes)
+    except ConfigError as error:  # of an algorithm whose lag has no bound to prove
+        return [], [f"rows were not compared with each other: {error}"]
 
 
 def _settled(check: Callable[[], Any], live: bool) -> list[str]:
