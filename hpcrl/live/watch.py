@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from rich.console import Console
@@ -74,15 +75,13 @@ def watch_command(path: str, every_s: float, *, once: bool, stay: bool) -> int:
         raise ConfigError(f"--every {every_s:g}: give seconds above 0")
     console = Console(highlight=False)
     watch = Watch(find_run(path) if once else run_to_watch(path))
-    try:
+    with suppress(KeyboardInterrupt):  # the run goes on
         if once:
             console.print(watch.look())
         elif console.is_terminal:
             _on_screen(watch, console, every_s, stay=stay)
         else:
             _as_lines(watch, console, every_s, stay=stay)
-    except KeyboardInterrupt:
-        pass  # the run goes on
     return 0
 
 
