@@ -29,29 +29,32 @@ class Guard:
         The run ends after algorithm.max_nonfinite_updates in a row; or in a row of one actor, where every update has
         but one and one learner, however good the others' are meanwhile.
         """
-        counters, actor = self._counters, self._only_actor(trajectories)
+        counters = self._counters
+        of = counters.nonfinite_of
         if applied:
             counters.nonfinite = 0
-            counters.nonfinite_of.pop(actor, None)
+            if of and (actor := self._only_actor(trajectories)) is not None:
+                of.pop(actor, None)
             return
         counters.nonfinite += 1
-        counters.nonfinite_of[actor] = counters.nonfinite_of.get(actor, 0) + 1
         self._set_aside(update, fields)
         most = self._session.config.algorithm.max_nonfinite_updates
+        if (actor := self._only_actor(trajectories)) is not None:
+            of[actor] = of.get(actor, 0) + 1
         if counters.nonfinite >= most:
             text = f"gradients were not finite in {most} updates in a row"
-        elif actor >= 0 and counters.nonfinite_of[actor] >= most:
+        elif actor is not None and of[actor] >= most:
             text = f"gradients were not finite in {most} updates in a row of those from actor {actor}"
         else:
             return
         self._session.fail(ExitCode.LEARNING_FAILED, f"{text} (algorithm.max_nonfinite_updates)")
 
-    def _only_actor(self, trajectories: Sequence[Trajectory]) -> int:
-        """role_rank of the one actor that an update is of, where all learners know it; else -1."""
+    def _only_actor(self, trajectories: Sequence[Trajectory]) -> int | None:
+        """role_rank of the one actor that an update is of, where all learners know it."""
         if len(self._session.world.plan.ranks("learner")) != 1:
-            return -1
-        actors = {int(actor) for actor in origins_of(trajectories)["actor"]}
-        return actors.pop() if len(actors) == 1 else -1
+            return None
+        actors = set(origins_of(trajectories)["actor"].tolist())
+        return actors.pop() if len(actors) == 1 else None
 
     def _set_aside(self, update: int, fields: Fields) -> None:
         """Save this learner's share of the batch, and note it."""
