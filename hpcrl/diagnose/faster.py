@@ -92,7 +92,9 @@ def _reduction(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTim
 
 
 def _evaluation(view: View, hop: str, critical: RankTime, ranks: Sequence[RankTime]) -> list[Change]:
-    now = int(view.get("evaluation.episodes", 20))
+    every, now = view.get("evaluation.every_env_steps"), int(view.get("evaluation.episodes", 20))
+    if every is not None:
+        return [setting("evaluation.every_env_steps", 2 * int(every), "half as often")]
     return [setting("evaluation.episodes", max(now // 2, 1), f"half of {now}")]
 
 

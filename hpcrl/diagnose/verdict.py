@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from hpcrl.diagnose.advice import Change
 from hpcrl.diagnose.bottleneck import Bottleneck, find_bottleneck
 from hpcrl.diagnose.finding import SEVERITIES, Finding, Rule
 from hpcrl.diagnose.rules import RULES
@@ -33,13 +32,13 @@ class Diagnosis:
             "status": view.status["status"],
             "attempt": view.attempt,
             "updates": len(view["updates"]),
-            "bottleneck": None if narrow is None else {**asdict(narrow), "change": _change(narrow.change)},
+            "bottleneck": None if narrow is None else asdict(narrow),
             "findings": [
                 {
                     "rule": rule.name,
                     "severity": rule.severity,
                     "what": finding.what,
-                    "change": _change(finding.change),
+                    "change": asdict(finding.change),
                     "looks_at": rule.looks_at,
                     "threshold": rule.threshold,
                     "numbers": finding.numbers,
@@ -74,10 +73,6 @@ def examine(view: View) -> Diagnosis:
         if finding is not None:
             findings.append((rule, finding))
     return Diagnosis(view, bottleneck, findings, unknown)
-
-
-def _change(change: Change) -> dict[str, Any]:
-    return {"text": change.text, "key": change.key, "value": change.value}
 
 
 def _plain(value: Any) -> Any:

@@ -253,3 +253,16 @@ def test_every_change_is_one_that_the_recipe_allows(recipe):
             assert changed.to_dict() != view.config, hop
         else:
             assert "hpcrl run" in change.text
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "text"),
+    [
+        ({"every_env_steps": 1000, "episodes": 8}, "evaluation.every_env_steps=2000: half as often"),
+        ({"episodes": 8}, "evaluation.episodes=4: half of 8"),
+    ],
+)
+def test_evaluations_that_hold_the_learners_up_become_rare_or_short(evaluation, text):
+    view = slow_pipeline("evaluation")
+    view.config["evaluation"] = evaluation
+    assert find_bottleneck(view).change.text == text
