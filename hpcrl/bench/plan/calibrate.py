@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -13,6 +12,7 @@ from hpcrl.bench.child import call
 from hpcrl.bench.mpi.ranks import start_ranks
 from hpcrl.bench.plan.check import run_for
 from hpcrl.bench.plan.costs import Calibration, Cost, Line, median_cost
+from hpcrl.bench.plan.model import acting_envs
 from hpcrl.comm.ranks import resize
 from hpcrl.config import EnvConfig, ImpalaConfig, OffPolicyConfig, RunConfig
 
@@ -80,11 +80,6 @@ def measure_waiting(seconds: float) -> float:
     )
     seen = run_for(run, run.world_size, seconds)
     return seen.cpu_s_per_env_step * seen.env_steps_per_s / run.world_size
-
-
-def acting_envs(config: RunConfig) -> int:
-    """Environments of the acting rank that has most."""
-    return math.ceil(config.env.num_envs / config.num_acting_ranks)
 
 
 def learner_share(config: RunConfig) -> float:

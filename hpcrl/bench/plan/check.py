@@ -7,6 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ _LOOK_S = 0.5
 _ENDLESS = 10**12
 """env_steps: the run is stopped before."""
 _WARM_UPDATES = 3
+_END_S = 120.0
+"""In which a run that is told to stop should have saved and ended."""
 _LEAST_S = 3.0
 """Between the first and the last look that count."""
 
@@ -82,6 +85,9 @@ def run_for(config: RunConfig, num_ranks: int, seconds: float) -> Measured:
                 looks, resident = _watch(process, run_dir, seconds)
             finally:
                 process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(_END_S)
+                process.kill()  # of no account where it has ended; its ranks go with it
                 process.wait()
         if len(looks) < 2 or looks[-1].clock.wall_s - looks[0].clock.wall_s < min(_LEAST_S, seconds):
             raise RuntimeError(

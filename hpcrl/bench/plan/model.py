@@ -167,7 +167,7 @@ def _learners_first(work: dict[tuple[Role, int], Cost], limit: str) -> bool:
 
 def _acting(config: RunConfig, cal: Calibration) -> Cost:
     """Of one trajectory."""
-    envs = math.ceil(config.env.num_envs / config.num_acting_ranks)
+    envs = acting_envs(config)
     cost = cal.collect.at(envs)
     return cost if cal.gradient is None else cost + cal.gradient.at(envs)
 
@@ -266,6 +266,11 @@ def _link_s(config: RunConfig, cal: Calibration, plan: RankPlan, nodes: Sequence
 def _slots(config: RunConfig) -> float:
     """env_steps of one trajectory, resets among them."""
     return config.algorithm.unroll_length * config.env.num_envs / config.num_acting_ranks
+
+
+def acting_envs(config: RunConfig) -> int:
+    """Environments of the acting rank that has most."""
+    return math.ceil(config.env.num_envs / config.num_acting_ranks)
 
 
 def learner_size(config: RunConfig) -> float:

@@ -10,10 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from hpcrl.bench.machine import machine
-from hpcrl.bench.plan.calibrate import acting_envs
 from hpcrl.bench.plan.check import Measured
 from hpcrl.bench.plan.costs import Calibration, Cost
-from hpcrl.bench.plan.model import Forecast, Place, learner_size, message_cost
+from hpcrl.bench.plan.model import Forecast, Place, acting_envs, learner_size, message_cost
 from hpcrl.bench.plan.sizes import Sizes
 from hpcrl.bench.plan.splits import to_type
 

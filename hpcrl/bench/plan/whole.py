@@ -31,7 +31,7 @@ _QUIET = (
     "log.level=warning",
 )
 """The run writes its last checkpoint, and nothing else that a run's usual updates do not."""
-_HOPS = ("stream.send", "replay.insert", "replay.sample", "publisher.publish", "policy.fetch")
+_HOPS = ("stream.send", "publisher.publish")
 
 
 class Stamps(Board):
