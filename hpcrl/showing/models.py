@@ -16,6 +16,7 @@ from hpcrl.config import ConfigError
 from hpcrl.storage import find_run
 from hpcrl.storage.models import (
     Model,
+    Tags,
     best_model,
     export_model,
     find_model,
@@ -49,7 +50,7 @@ def models_command(arguments: argparse.Namespace) -> int:
         return 0
     console.print(str(run), style="bold")
     models = stored_models(run)
-    console.print(_table(run, models) if models else "no model is stored")
+    console.print(_table(models, read_tags(run)) if models else "no model is stored")
     return 0
 
 
@@ -85,7 +86,8 @@ def listing(run: Path) -> dict[str, object]:
     return {
         "run": str(run),
         "models": [
-            asdict(model) | {"path": str(model.path), "names": _names(run, model)} for model in models
+            asdict(model) | {"path": str(model.path), "names": _names(model, models, tags)}
+            for model in models
         ],
         "tags": tags.tags,
         "best": best and best.version,
@@ -95,7 +97,7 @@ def listing(run: Path) -> dict[str, object]:
     }
 
 
-def _table(run: Path, models: list[Model]) -> Table:
+def _table(models: list[Model], tags: Tags) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in ("version", "env_steps", "evaluation (episodes)", "created (UTC)", "names"):
         numbers = name in ("version", "env_steps")
@@ -104,13 +106,12 @@ def _table(run: Path, models: list[Model]) -> Table:
         score = model.evaluation
         text = "none" if score is None else f"{score.mean:.2f} ± {score.std:.2f} ({score.episodes})"
         created = model.created[:16].replace("T", " ")
-        names = ", ".join(_names(run, model))
+        names = ", ".join(_names(model, models, tags))
         table.add_row(str(model.version), f"{model.env_steps:,}", text, created, names)
     return table
 
 
-def _names(run: Path, model: Model) -> list[str]:
-    models, tags = stored_models(run), read_tags(run)
+def _names(model: Model, models: list[Model], tags: Tags) -> list[str]:
     best = best_model(models)
     current = models[-1].version if tags.current is None else tags.current
     known = {"best": best and best.version, "newest": models[-1].version, "current": current}
