@@ -102,6 +102,14 @@ def test_the_package_is_found():
     assert {"hpcrl", "jobs"} <= {path.relative_to(TOP).parts[0] for path in SOURCES}
 
 
+def test_the_package_holds_nothing_else():
+    """Such as what an editor or a merge leaves behind."""
+    files = [
+        path for path in (TOP / "hpcrl").rglob("*") if path.is_file() and "__pycache__" not in path.parts
+    ]
+    assert {path.name for path in set(files) - set(PACKAGE)} == {"py.typed"}
+
+
 def test_module_length(source):
     assert len(source.read_text().splitlines()) <= MAX_MODULE_LINES
 
