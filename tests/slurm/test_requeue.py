@@ -12,14 +12,20 @@ pytestmark = [pytest.mark.slurm, pytest.mark.usefixtures("idle")]
 
 STAND_IN = """\
 #!/bin/sh
-# Ends with the code or by the signal of this attempt, or with 75, also when srun ends the step meanwhile;
-# rank 0 notes its arguments.
+# Ends with the code or by the signal of this attempt, or with 75, also when srun ends the step meanwhile, and as hpcrl
+# not before all ranks have started; rank 0 notes its arguments.
 trap '' TERM
 cd "$(dirname "$0")"
 seed=${SLURM_ARRAY_TASK_ID:-0}
-set -- "$@" "attempt=$((${SLURM_RESTART_COUNT:-0} + 1))"
-[ "$SLURM_PROCID" != 0 ] || echo "$@" >> "calls-$seed"
-code=$(sed -n "$((${SLURM_RESTART_COUNT:-0} + 1))p" "codes-$seed")
+attempt=$((${SLURM_RESTART_COUNT:-0} + 1))
+: > "$(mktemp "here-$seed-$attempt-XXXXXX")"
+patience=600
+while [ "$(ls "here-$seed-$attempt-"* | wc -l)" -lt RANKS ] && [ "$patience" -gt 0 ]; do
+    sleep 0.1
+    patience=$((patience - 1))
+done
+[ "$SLURM_PROCID" != 0 ] || echo "$@" "attempt=$attempt" >> "calls-$seed"
+code=$(sed -n "${attempt}p" "codes-$seed")
 [ "$code" != USR1 ] || kill -USR1 $$
 exit "${code:-75}"
 """
@@ -31,12 +37,13 @@ def start(cluster, tmp_path):
 
     def run(codes, *, wishes=batch.Wishes(), **changes):  # noqa: B008 - frozen
         program = tmp_path / "stand-in"
-        program.write_text(STAND_IN)
-        program.chmod(0o755)
         for seed, of_seed in codes.items():
             (tmp_path / f"codes-{seed}").write_text("".join(f"{code}\n" for code in of_seed))
         site = load_site(str(site_with(tmp_path, command=str(program), **changes)))
         job = batch.plan_job(f"{RECIPE}:impala", ["name=x"], "testcluster", site, wishes, tmp_path)
+        ranks = sum(component.ranks for component in job.components)
+        program.write_text(STAND_IN.replace("RANKS", str(ranks)))
+        program.chmod(0o755)
         sent = subprocess.run(
             cluster.on("head", ["sbatch", "--parsable"]),
             input=batch.render(job),
