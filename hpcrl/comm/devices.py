@@ -20,6 +20,7 @@ def agree_on_devices(world: World, wanted: Literal["cpu", "cuda", "auto"]) -> Ki
     if wanted == "cpu":
         return "cpu"
     mine = None if world.learners is None else _own_gpu(world.learners)
+    world.come_together()
     gpus: list[int | None] = world.comm.allgather(mine)
     without = {
         seat["node"]: None for seat, gpu in zip(world.seats, gpus, strict=True) if gpu is not None and gpu < 0

@@ -165,6 +165,13 @@ class World:
         small = tag in _SMALL and nbytes <= MOST_BYTES
         return self.node.mail if small and other in self.node.ranks else None
 
+    def come_together(self) -> None:
+        """Wait for all ranks before a blocking collective at start-up. Collective over the world, polled.
+
+        Whoever waits inside MPI keeps a core busy, and may share it with a rank that it waits for.
+        """
+        self.waiter.until(self.comm.Ibarrier().Test)
+
     def worst_exit_code(self, code: int, timeout_s: float = 60.0) -> int:
         """The largest exit code of any rank. Collective over the world, polled; also the last barrier.
 
@@ -196,7 +203,7 @@ class World:
     def meet(self, timeout_s: float = 60.0) -> None:
         """Wait for all ranks, or all that live. Collective over them, polled; the last thing before `close`."""
         if self.failures is None:
-            self.waiter.until(self.comm.Ibarrier().Test)
+            self.come_together()
         else:
             self.failures.meet(timeout_s)
 

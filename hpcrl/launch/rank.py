@@ -187,6 +187,7 @@ def _agree(world: World, root: int, make: Callable[[], T], what: str, board: Boa
             value = make()
         except ConfigError as error:
             refusal = str(error)
+    world.come_together()
     answer: tuple[str, T | None] = world.comm.bcast((refusal, value), root)
     if answer[1] is None:
         raise Refused(answer[0])

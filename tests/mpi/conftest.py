@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from mpi4py import MPI
 
+from tests.mpi.support import come_together
+
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config):
@@ -30,6 +32,6 @@ def comm(request):
     yield comm
     if request.node.failed:
         return  # the others may be anywhere: no barrier, so that this rank's end takes them along
-    comm.Barrier()
+    come_together(comm)
     assert not comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG)
     comm.Free()

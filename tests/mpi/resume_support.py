@@ -14,6 +14,7 @@ from hpcrl.config import RunConfig
 from hpcrl.launch import board
 from hpcrl.launch.rank import play
 from hpcrl.storage.summary import describe
+from tests.mpi.support import come_together
 
 ENVIRONMENT = {"threads_per_rank": 1, "allocation_end": None}
 PPO = {"name": "ppo", "unroll_length": 8, "epochs": 2, "num_minibatches": 2, "anneal_learning_rate": True}
@@ -111,7 +112,7 @@ def attempt(comm, run_dir, settings, *, resume="never", stop_at=None, stop_after
         timer.start()
     code = play(comm, config, ENVIRONMENT, board, flag, resume)
     timer.cancel()
-    comm.Barrier()
+    come_together(comm)
     return code
 
 
@@ -127,10 +128,10 @@ def folder(comm):
     """An empty folder, the same on all ranks; gone afterwards."""
     path = comm.bcast(tempfile.mkdtemp(prefix="hpcrl-test-") if comm.rank == 0 else None, 0)
     yield Path(path)
-    comm.Barrier()
+    come_together(comm)
     if comm.rank == 0:
         shutil.rmtree(path)
-    comm.Barrier()
+    come_together(comm)
 
 
 @contextlib.contextmanager
@@ -143,7 +144,9 @@ def half(comm):
 
 def on_root(comm, function, *arguments):
     """Call the function on rank 0 alone, while the others wait; its result on all ranks."""
-    return comm.bcast(function(*arguments) if comm.rank == 0 else None, 0)
+    result = function(*arguments) if comm.rank == 0 else None
+    come_together(comm)
+    return comm.bcast(result, 0)
 
 
 _whole: dict[str, str] = {}

@@ -32,6 +32,7 @@ from tests.mpi.resume_support import (
     weights,
     weights_of_whole,
 )
+from tests.mpi.support import come_together
 
 ENVS = {"chain": CHAIN, "bandit": BANDIT, "slow": SLOW}
 SHORT_CHAIN = CHAIN | {"kwargs": {"max_episode_steps": 9}}
@@ -304,6 +305,7 @@ def attempt_on(comm, ranks, run_dir, **how):
     world = comm.Split(0 if comm.rank < size else 1, comm.rank)
     code = attempt(world, run_dir, settings, **how) if comm.rank < size else None
     world.Free()
+    come_together(comm)
     return comm.bcast(code, 0)
 
 
