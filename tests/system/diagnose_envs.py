@@ -1,9 +1,10 @@
-"""Environments with a fault that `hpcrl diagnose` should see."""
+"""Environments, and a network, with a fault that `hpcrl diagnose` should see."""
 
 import os
 from dataclasses import replace
 
 import numpy as np
+import torch
 
 from hpcrl.envs.toy import Counting, Outcome
 from hpcrl.envs.toy_vector import ToyVectorEnv
@@ -46,3 +47,29 @@ class SameStepEnv(ToyVectorEnv):
 
 def make_same_step(num_envs, seeds):
     return SameStepEnv(Counting(range(num_envs), seeds), num_envs)
+
+
+class HugeEnv(ToyVectorEnv):
+    """Counting, whose rewards are finite, but not the sum of two."""
+
+    def recv(self):
+        step = super().recv()
+        return replace(step, reward=np.full_like(step.reward, 3e38))
+
+
+def make_huge(num_envs, seeds):
+    return HugeEnv(Counting(range(num_envs), seeds), num_envs)
+
+
+class Drifting(torch.nn.Module):
+    """A layer that changes its weights whenever it is trained, in each process in another way."""
+
+    def __init__(self, observation):
+        super().__init__()
+        self.layer = torch.nn.Linear(observation.shape[0], 4)
+
+    def forward(self, obs):
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                self.layer.weight.add_(1e-9 * (os.getpid() % 1000 + 1))
+        return self.layer(obs)

@@ -1,6 +1,7 @@
 """`hpcrl audit` proves the lag contract of real runs, over a resume too, and sees when a result file was changed."""
 
 import json
+import os
 import random
 import re
 import shutil
@@ -14,6 +15,7 @@ import pytest
 
 from hpcrl.audit.verdict import audit
 from hpcrl.audit.verify import verify_run
+from hpcrl.diagnose.verdict import diagnose
 from hpcrl.storage import TABLES, checkpoint
 from hpcrl.storage.files import read_json
 from hpcrl.storage.merge import merge
@@ -248,6 +250,23 @@ def test_a_doctored_file_is_seen(original, tmp_path, change):
     assert any(re.match(r"00[12]\.h5: (table|head)", line) for line in seen) != change.__name__.endswith(
         ("beside_it", "attempt_removed")
     ), seen
+
+
+def cut_in_half(doctor):
+    path = doctor.run_dir / "attempts/002.h5"
+    os.truncate(path, path.stat().st_size // 2)
+
+
+@pytest.mark.parametrize(
+    ("change", "rule"), [(bound_lowered_everywhere, "lag_bound"), (cut_in_half, "damaged")]
+)
+def test_diagnose_names_it_and_how_to_see_more(original, tmp_path, change, rule):
+    copy = tmp_path / "run"
+    shutil.copytree(original, copy)
+    assert rule not in [one.name for one, _ in diagnose(copy).findings]
+    change(Doctor(copy))
+    found = {one.name: finding for one, finding in diagnose(copy).findings}
+    assert f"hpcrl {'verify' if rule == 'damaged' else 'audit'} {copy}" in found[rule].change.text
 
 
 def flip(path):

@@ -1,6 +1,8 @@
 """`hpcrl diagnose` on real runs: clean ones, live and killed ones, with a slow hop, with a made fault."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 
@@ -43,6 +45,37 @@ def test_a_live_run_and_the_same_killed(tmp_path):
     assert "reset_steps" not in {**live.unknown, **dict.fromkeys(rules(live))}
     killed = diagnose(run_dir)
     assert rules(killed)[0] == "ended" and len(killed.view["updates"]) >= len(live.view["updates"])
+
+
+def test_attempts_with_other_packages(tmp_path):
+    """The second one finds another version of a package in front of the one that is installed."""
+    other = tmp_path / "site/pydantic-0.0.1.dist-info"
+    other.mkdir(parents=True)
+    (other / "METADATA").write_text("Metadata-Version: 2.1\nName: pydantic\nVersion: 0.0.1\n")
+    first = run(tmp_path, "storage.run_dir=runs/it")
+    assert first.code == 0 and "software" not in rules(diagnose(first.run_dir)), first.stderr
+    again = run(
+        tmp_path,
+        "budget.env_steps=800",
+        recipe="runs/it",
+        resume="must",
+        environ={"PYTHONPATH": str(other.parent)},
+    )
+    assert again.code == 0, again.stderr
+    (said,) = [finding.what for rule, finding in diagnose(first.run_dir).findings if rule.name == "software"]
+    assert "attempt 2 ran with other packages" in said and "-> 0.0.1" in said
+
+
+@pytest.mark.faults
+def test_a_learner_that_stands_still_while_actors_go_on(tmp_path):
+    """For a minute: nobody watches over it, and the bound lets them."""
+    slow = ("env.id=slow", 'env.kwargs={"seconds": 0.05}', "lag.max_lag=300", "faults.stall_timeout_s=null")
+    with start(tmp_path, FOREVER, *slow) as running:
+        running.until_updates(5)
+        os.kill(running.pids()["learner 0"], signal.SIGSTOP)
+        assert "stalled" not in rules(diagnose(running.run_dir))
+        running.until(lambda: "stalled" in rules(diagnose(running.run_dir)), 180.0)
+        running.kill_everything()
 
 
 PER_STEP = ("env.recv", "env.send", "algorithm.act", "trajectory.write")
@@ -120,6 +153,11 @@ FAULTS = {
     ),
     "dropped": (TOY, (*DROPS, "lag.overdue=drop", 'env.kwargs={"seconds": 0.2}')),
     "uneven": (TOY, (*DROPS, "lag.max_lag=8", 'env.kwargs={"seconds": 0.05}', "budget.env_steps=3000")),
+    "weights": (TOY, ("ranks.learners=2", f"model.torso={MADE}Drifting", "evaluation.episodes=0")),
+    "priorities": (
+        TOY | {"algorithm": {"name": "apex", "batch_size": 16, "n_step": 2}, "replay": {"min_size": 100}},
+        ("env.engine=custom", f"env.id={MADE}make_huge", "evaluation.episodes=0"),
+    ),
     "limiter": (
         TOY | {"algorithm": {"name": "dqn", "batch_size": 16}, "replay": {"min_size": 100}},
         ("env.id=slow", 'env.kwargs={"seconds": 0.05}', "budget.env_steps=700"),
@@ -132,7 +170,7 @@ FAULTS = {
 def test_a_rule_fires_on_a_run_made_to_show_its_fault(tmp_path, rule):
     recipe, settings = FAULTS[rule]
     ended = run(tmp_path, *settings, recipe=recipe, environ=WITH_TESTS, timeout_s=300)
-    assert ended.code == (4 if rule == "nonfinite" else 0), ended.stderr
+    assert ended.code == (4 if rule in ("nonfinite", "priorities") else 0), ended.stderr
     found = diagnose(ended.run_dir)
     assert rule in rules(found), (rules(found), found.unknown)
 

@@ -8,6 +8,7 @@ import subprocess
 import pytest
 
 from hpcrl.audit.verify import verify_run
+from hpcrl.diagnose.verdict import diagnose
 from hpcrl.storage import checkpoint, read_table
 from tests.system.support import FOREVER, TOY, run, start
 
@@ -54,6 +55,7 @@ def test_a_full_disk(tmp_path, comes_back):
     if comes_back:
         assert ended.code == 75, ended.stderr
         assert events.count(b"disk_refuses") == events.count(b"disk_well") == 1 and found.notes == ()
+        assert "disk" in [rule.name for rule, _ in diagnose(ended.run_dir).findings]
         updates = ended.table("updates")["update"].tolist()
         assert updates == list(range(1, ended.describe()["updates"] + 1))
     else:

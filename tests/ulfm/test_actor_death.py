@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from hpcrl.diagnose.verdict import diagnose
 from hpcrl.storage import checkpoint, read_table
 from tests.system.support import FOREVER, TOY, WITH_TESTS, assert_gone, lags, start
 
@@ -90,6 +91,7 @@ def check_finished(ended, *killed):
         role_rank = int(row["role_rank"])
         assert row["role"] == b"actor" and row["world_rank"] == 2 + role_rank
         assert b"trajectories under way lost" in row["text"] and row["text"].startswith(b"on ")
+    assert ("crashes" in [rule.name for rule, _ in diagnose(ended.run_dir).findings]) == bool(killed)
     # Open MPI's launcher may put the end of another rank's line before it
     lines = [line for line in ended.stderr.splitlines() if "was killed by SIGKILL" in line]
     assert len(lines) == len(killed) and all("the others go on" in line for line in lines), ended.stderr

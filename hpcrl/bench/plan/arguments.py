@@ -7,9 +7,9 @@ from collections.abc import Callable
 from typing import Any
 
 _HELP = """\
-Some tens of seconds: the environment, inference, updates, the replay memory, and a short run on one rank are measured
-on this machine, each in a process of its own. From that follows what every division of the ranks would do, and the best
-one is shown with the words that ask for it.
+A minute or two: the environment, inference, updates, the replay memory, and a short run on one rank are measured on
+this machine, each in a process of its own, and a short run on as few ranks as there are roles. From that follows what
+every division of the ranks would do, and the best one is shown with the words that ask for it.
 
   hpcrl plan jobs/cartpole.py:impala                          on this machine: as many ranks as cores (at least 3)
   hpcrl plan jobs/atari.py:impala --nodes 4 --cores-per-node 48      on nodes like this one
@@ -52,7 +52,9 @@ def add_command(
         metavar="S",
         help="that each part is measured for (default: 0.6)",
     )
-    parser.add_argument("--check", action="store_true", help="run it here after predicting, and compare")
+    parser.add_argument(
+        "--check", action="store_true", help="run it here, measure the parts again, and compare"
+    )
     parser.add_argument(
         "--check-seconds", type=float, default=20.0, metavar="S", help="how long that run goes (default: 20)"
     )

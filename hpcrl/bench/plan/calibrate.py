@@ -5,40 +5,62 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hpcrl.bench.child import call
 from hpcrl.bench.mpi.ranks import start_ranks
+from hpcrl.bench.plan.check import Measured as Seen
 from hpcrl.bench.plan.check import run_for
 from hpcrl.bench.plan.costs import Calibration, Cost, Line, median_cost
-from hpcrl.bench.plan.model import acting_envs
+from hpcrl.bench.plan.model import Place, acting_envs, forecast
+from hpcrl.bench.plan.splits import smallest_world, splits
 from hpcrl.comm.ranks import resize
-from hpcrl.config import EnvConfig, ImpalaConfig, OffPolicyConfig, RunConfig
+from hpcrl.config import ConfigError, EnvConfig, ImpalaConfig, OffPolicyConfig, RunConfig
 
 Measured = dict[str, Any]
 
 _SLEEP_S = 0.1
 """Of an env_step, beside which what it computes is next to nothing."""
 _LEAST_WAITING_S = 3.0
+_LEAST_TOGETHER_S = 4.0
 
 
-def calibrate(candidates: Sequence[RunConfig], num_ranks: int, rounds: int, seconds: float) -> Calibration:
-    """Measure what any of these splits of one recipe needs, each on so many ranks.
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """What was measured, once in each round."""
+
+    parts: tuple[Measured, ...] = ()
+    wholes: tuple[Measured, ...] = ()
+    sums: tuple[Measured, ...] = ()
+    """Empty where no split sums gradients."""
+    together: tuple[Seen, ...] = ()
+    """The run on the fewest ranks on which no role shares one; empty for one rank, as the next."""
+    waiting: tuple[float, ...] = ()
+
+    def __add__(self, other: Rounds) -> Rounds:
+        return Rounds(
+            self.parts + other.parts,
+            self.wholes + other.wholes,
+            self.sums + other.sums,
+            self.together + other.together,
+            self.waiting + other.waiting,
+        )
+
+
+def measure_rounds(candidates: Sequence[RunConfig], num_ranks: int, rounds: int, seconds: float) -> Rounds:
+    """What any of these splits of one recipe needs, each on so many ranks.
 
     In every round one process measures the parts in turn while another one runs the whole recipe on one rank, so that
-    two cores work, as they do in a run; then two ranks sum gradients, where a split does. Medians over the rounds.
-    In the end, for several ranks, what waiting takes.
+    two cores work, as they do in a run; then two ranks sum gradients, where a split does; then, for several ranks,
+    the fewest on which roles do not share one run the recipe. In the end what waiting takes.
 
     Raises RuntimeError with the end of its output where a measurement fails.
     """
-    one = resize(candidates[0], 1)
-    acting = _different(one, candidates, acting_envs)
-    learning = _different(one, candidates, learner_share)
+    one, few = resize(candidates[0], 1), fewest(candidates[0])
+    acting, learning = _sizes(candidates)
     summing = any(config.ranks.learners > 1 or config.ranks.workers > 1 for config in candidates)
-    parts: list[Measured] = []
-    wholes: list[Measured] = []
-    sums: list[Measured] = []
+    found = Rounds()
     for _ in range(rounds):
         with ThreadPoolExecutor(2) as pool:
             request: Measured = {
@@ -57,15 +79,40 @@ def calibrate(candidates: Sequence[RunConfig], num_ranks: int, rounds: int, seco
                 ),
             ]
             part, whole = (future.result() for future in together)
-        parts.append(part)
-        wholes.append(whole)
+        found += Rounds((part,), (whole,))
         if summing:
             nbytes = max(4, int(whole["parameters_bytes"]))
-            sums.append(start_ranks("hpcrl.bench.plan.reduction:measure_sums", {"nbytes": nbytes}, 2))
-    found = combine(one, acting, learning, parts, wholes, sums)
+            found += Rounds(
+                sums=(start_ranks("hpcrl.bench.plan.reduction:measure_sums", {"nbytes": nbytes}, 2),)
+            )
+        if num_ranks > 1:
+            seen = run_for(few, few.world_size, max(_LEAST_TOGETHER_S, 5 * seconds))
+            found += Rounds(together=(seen,))
     if num_ranks == 1:
         return found
-    return replace(found, waiting=measure_waiting(max(_LEAST_WAITING_S, 5 * seconds)))
+    return found + Rounds(waiting=(measure_waiting(max(_LEAST_WAITING_S, 5 * seconds)),))
+
+
+def calibration(candidates: Sequence[RunConfig], rounds: Rounds) -> Calibration:
+    """The medians of what `measure_rounds` has found for the same candidates. Pure."""
+    one, few = resize(candidates[0], 1), fewest(candidates[0])
+    found = combine(one, *_sizes(candidates), rounds.parts, rounds.wholes, rounds.sums)
+    found = replace(found, waiting=statistics.median(rounds.waiting or (0.0,)))
+    if not rounds.together:
+        return found
+    factors = [
+        forecast(few, found, Place(1, seen.cores)).env_steps_per_s / seen.env_steps_per_s
+        for seen in rounds.together
+    ]
+    return replace(found, together=statistics.median(factors))
+
+
+def fewest(config: RunConfig) -> RunConfig:
+    """The run on the fewest ranks, of several, on which no rank has two roles; itself where it needs more. Pure."""
+    try:
+        return splits(config, 2 if config.scheme == "synchronous" else smallest_world(config))[0]
+    except ConfigError:
+        return config
 
 
 def measure_waiting(seconds: float) -> float:
@@ -157,6 +204,12 @@ def combine(
         save_s=median("stop_s"),
         bytes=_bytes(wholes),
     )
+
+
+def _sizes(candidates: Sequence[RunConfig]) -> tuple[list[RunConfig], list[RunConfig]]:
+    """Runs whose acting ranks, and those whose learners, have the different sizes that are measured."""
+    one, runs = resize(candidates[0], 1), [*candidates, fewest(candidates[0])]
+    return _different(one, runs, acting_envs), _different(one, runs, learner_share)
 
 
 def _different(one: RunConfig, candidates: Sequence[RunConfig], size: Any) -> list[RunConfig]:

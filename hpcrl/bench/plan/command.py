@@ -6,11 +6,12 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 from rich.console import Console
 
-from hpcrl.bench.plan.calibrate import calibrate
+from hpcrl.bench.plan.calibrate import Rounds, calibration, measure_rounds
 from hpcrl.bench.plan.check import run_for
 from hpcrl.bench.plan.model import Place, forecast, preferred
 from hpcrl.bench.plan.report import Plan, as_json, findings, render
@@ -33,7 +34,11 @@ def plan_command(config: RunConfig, options: argparse.Namespace) -> int:
     """
     place = _place(options, len(os.sched_getaffinity(0)))
     try:
-        found = _checked(make_plan(config, options, place), options)
+        candidates, num_ranks = _candidates(config, options, place)
+        rounds = measure_rounds(candidates, num_ranks, options.rounds, options.seconds)
+        found = make_plan(candidates, rounds, place, num_ranks)
+        if options.check:
+            found = _checked(found, candidates, rounds, options)
     except RuntimeError as error:  # with the output of the process that failed
         lines = [line for line in str(error).splitlines() if line.strip()]
         sys.stderr.write(
@@ -48,28 +53,34 @@ def plan_command(config: RunConfig, options: argparse.Namespace) -> int:
     return int(ExitCode.FINISHED)
 
 
-def _checked(plan: Plan, options: argparse.Namespace) -> Plan:
-    """With what the best split does here, if that is asked for. Starts processes; Local."""
-    if not options.check:
-        return plan
+def _checked(
+    plan: Plan, candidates: Sequence[RunConfig], rounds: Rounds, options: argparse.Namespace
+) -> Plan:
+    """With what the best split does here, and then another calibration. Starts processes; Local.
+
+    A machine that others use may be faster or slower a minute later; so what is compared with the run is a forecast
+    from the rounds on both sides of it.
+    """
     best = plan.best
     seen = run_for(best.config, best.num_ranks, options.check_seconds)
+    again = measure_rounds(candidates, best.num_ranks, options.rounds, options.seconds)
     had = Place(1, max(min(seen.cores, plan.place.cores_per_node), 0.01))
     as_long = best.config.with_overrides([f"budget.env_steps={seen.env_steps}"])  # ages grow with a run
-    got = forecast(as_long, plan.cal, had, best.num_ranks)
+    got = forecast(as_long, calibration(candidates, rounds + again), had, best.num_ranks)
     return replace(plan, measured=seen, for_what_it_got=got)
 
 
-def make_plan(config: RunConfig, options: argparse.Namespace, place: Place) -> Plan:
-    """Calibrate, and forecast every split. Starts processes; Local.
-
-    Raises ConfigError, before anything is measured, where the ranks cannot be divided.
-    """
+def _candidates(config: RunConfig, options: argparse.Namespace, place: Place) -> tuple[list[RunConfig], int]:
+    """The splits to compare, and their ranks. Raises ConfigError where the ranks cannot be divided."""
     cores = int(place.nodes * place.cores_per_node)
     num_ranks = options.ranks or (config.world_size if options.as_is else max(cores, smallest_world(config)))
     place.of_ranks(num_ranks)
-    candidates = [resize(config, num_ranks)] if options.as_is else splits(config, num_ranks)
-    cal = calibrate(candidates, num_ranks, options.rounds, options.seconds)
+    return [resize(config, num_ranks)] if options.as_is else splits(config, num_ranks), num_ranks
+
+
+def make_plan(candidates: Sequence[RunConfig], rounds: Rounds, place: Place, num_ranks: int) -> Plan:
+    """Forecast every split, from what was measured. Pure, but for a look at this machine's memory."""
+    cal = calibration(candidates, rounds)
     forecasts = [forecast(one, cal, place, num_ranks) for one in candidates]
     best = preferred(forecasts)
     needed = sizes(best, cal, place.nodes)

@@ -23,6 +23,11 @@ class Cost:
     def __mul__(self, times: float) -> Cost:
         return Cost(self.cpu_s * times, self.span_s * times)
 
+    def slower(self, times: float) -> Cost:
+        """What it computes takes so many times as long; its sleeps do not."""
+        more_s = (times - 1) * self.cpu_s
+        return Cost(self.cpu_s + more_s, max(self.span_s + more_s, 0.0))
+
     def less(self, other: Cost) -> Cost:
         """What is left without `other`; never below 0."""
         return Cost(max(self.cpu_s - other.cpu_s, 0.0), max(self.span_s - other.span_s, 0.0))
@@ -78,6 +83,8 @@ class Calibration:
     """A sum of gradients over two ranks."""
     agree: Cost = Cost()
     """A sum of a few numbers over two ranks."""
+    together: float = 1.0
+    """Times that all this takes on ranks beside each other, which take cores and caches from each other, and wait."""
     waiting: float = 0.0
     """Of a core, what a rank takes while it only waits: it polls, and is watched over."""
     valid_fraction: float = 1.0

@@ -71,7 +71,8 @@ def forecast(config: RunConfig, cal: Calibration, place: Place, num_ranks: int |
     num_ranks = config.world_size if num_ranks is None else num_ranks
     nodes = place.of_ranks(num_ranks)
     plan = plan_ranks(config, nodes)
-    work = rank_work(config, cal, plan, nodes, place)
+    times = cal.together if num_ranks > 1 else 1.0
+    work = {key: cost.slower(times) for key, cost in rank_work(config, cal, plan, nodes, place).items()}
     round_s, limit = _round(config, work, nodes, place, cal.waiting)
     link_s = _link_s(config, cal, plan, nodes, place)
     if link_s > round_s:

@@ -23,8 +23,9 @@ from hpcrl.roles.memory_state import empty_memory, off_policy
 
 Works = dict[str, Callable[[], object]]
 
-_SLICES = 3
-"""Into which the time of each part is cut; they take turns: a machine whose speed drifts is the same for all."""
+SLICES = 20
+"""Into which the time of each part is cut; they take turns, as in a run, which leaves none its caches; and a machine
+whose speed drifts is the same for all."""
 _PATIENCE = 4
 """A part that sleeps, or gets no core, is left after so many times the seconds it should compute for."""
 
@@ -185,9 +186,9 @@ def timed(works: Mapping[str, Callable[[], object]], seconds: float) -> dict[str
     for work in works.values():
         work()
         work()
-    for _ in range(_SLICES):
+    for _ in range(SLICES):
         for name, work in works.items():
-            clock, calls = _slice(work, seconds / _SLICES)
+            clock, calls = _slice(work, seconds / SLICES)
             total = totals[name]
             totals[name] = [total[0] + clock.cpu_s, total[1] + clock.span_s, total[2] + calls]
     return {

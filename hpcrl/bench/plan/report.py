@@ -42,6 +42,7 @@ def as_json(plan: Plan, recipe: str) -> dict[str, Any]:
         "others": [_record(one) for one in plan.others],
         "needs": asdict(plan.needs),
         "parts": {name: asdict(cost) for name, cost in parts(plan).items()},
+        "together": plan.cal.together,
         "place": asdict(plan.place),
         "findings": list(plan.findings),
         "machine": machine(),
@@ -142,7 +143,10 @@ def render(plan: Plan, recipe: str) -> RenderableType:
 
 
 def _parts_table(plan: Plan) -> Table:
-    table = _table(f"measured here, {plan.best.config.name}", "part", "CPU ms", "ms, with sleeps")
+    title = f"measured here, {plan.best.config.name}"
+    if plan.best.num_ranks > 1:
+        title += f"; beside other ranks {plan.cal.together:.2f} x that"
+    table = _table(title, "part", "CPU ms", "ms, with sleeps")
     for name, cost in parts(plan).items():
         table.add_row(name, f"{1e3 * cost.cpu_s:.3g}", f"{1e3 * cost.span_s:.3g}")
     return table

@@ -11,6 +11,7 @@ import pytest
 
 from hpcrl.__main__ import main
 from hpcrl.bench.plan import command
+from hpcrl.bench.plan.calibrate import Rounds
 from hpcrl.bench.plan.check import Look, measured
 from hpcrl.bench.plan.clocks import Clock
 from hpcrl.storage import TABLES
@@ -24,11 +25,16 @@ def calibrated(monkeypatch):
     """The splits that were asked about; the machine has always been measured."""
     asked = []
 
-    def calibrate(candidates, num_ranks, rounds, seconds):
+    def measure_rounds(candidates, num_ranks, rounds, seconds):
         asked.append((len(candidates), num_ranks))
-        return calibration(act=0.8, learn=0.1, save_s=1.0, bytes={"resident/actor": 1e8})
+        return Rounds(waiting=(0.0,))
 
-    monkeypatch.setattr(command, "calibrate", calibrate)
+    def found(candidates, rounds):
+        slow = 0.2 * (len(rounds.waiting) - 1)  # as if the machine was slower when measured again
+        return calibration(act=0.8 + slow, learn=0.1, save_s=1.0, bytes={"resident/actor": 1e8})
+
+    monkeypatch.setattr(command, "measure_rounds", measure_rounds)
+    monkeypatch.setattr(command, "calibration", found)
     monkeypatch.setattr(command, "memory_limit", lambda: 10**10)
     return asked
 
@@ -97,20 +103,21 @@ def test_a_check_is_compared_for_the_cores_that_it_had(calibrated, capsys, monke
     compared = {row["what"]: row for row in json.loads(out)["compared"]}
     speed = compared["env_steps/s, for the cores it had"]
     alone = json.loads(out)["best"]["env_steps_per_s"]
-    assert code == 0 and speed["measured"] == 2000
-    assert speed["predicted"] < alone  # 0.8 cores are too few for 0.9 s of work in 0.8 s
+    assert code == 0 and speed["measured"] == 2000 and len(calibrated) == 2
+    # 0.8 cores are too few for 1.1 s of work in 1.0 s, as which the rounds before and after it count
+    assert speed["predicted"] == pytest.approx(alone * 0.8 * 0.8 / 1.1)
     assert compared["RAM of a rank (actor), MB"]["ratio"] == pytest.approx(0.5)
     _, text, _ = plan(capsys, "--ranks", "3", "--check")
     assert "it had 0.80 of" in text and "predicted/measured" in text
 
 
 def test_a_measurement_that_fails_is_told_in_a_line(monkeypatch, capsys):
-    def calibrate(*arguments):
+    def measure_rounds(*arguments):
         raise RuntimeError(
             "measure_whole ended with exit code 1: Traceback\n  File\nConfigError: env.id='x' is not known\n"
         )
 
-    monkeypatch.setattr(command, "calibrate", calibrate)
+    monkeypatch.setattr(command, "measure_rounds", measure_rounds)
     code, _, err = plan(capsys, "--ranks", "3")
     assert code == 1
     assert err.splitlines()[0] == "hpcrl: a measurement failed: ConfigError: env.id='x' is not known"

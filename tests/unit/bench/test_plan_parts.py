@@ -3,12 +3,15 @@
 import pytest
 
 from hpcrl.bench.child import call
-from hpcrl.bench.plan.calibrate import calibrate, combine
+from hpcrl.bench.plan.calibrate import Rounds, calibration, combine, fewest, measure_rounds
+from hpcrl.bench.plan.check import Measured
 from hpcrl.bench.plan.costs import Cost
 from hpcrl.bench.plan.model import Place, forecast
-from hpcrl.bench.plan.parts import measure_parts, timed
+from hpcrl.bench.plan.parts import SLICES, measure_parts, timed
 from hpcrl.comm.ranks import resize
 from hpcrl.config import A3CConfig, DQNConfig, EnvConfig, PPOConfig, RanksConfig, ReplayConfig, RunConfig
+from tests.unit.bench.plan_support import calibration as plain
+from tests.unit.bench.plan_support import pipeline
 
 TOY = EnvConfig(id="counting", engine="toy", num_envs=4)
 
@@ -71,7 +74,7 @@ def test_parts_take_turns():
     order = []
     works = {name: lambda name=name: order.append(name) for name in "ab"}
     timed(works, 0.0)
-    assert order == ["a", "a", "b", "b", *"ab" * 3]  # warm, then once in each of three slices
+    assert order == ["a", "a", "b", "b", *"ab" * SLICES]  # warm, then once in each slice
 
 
 class TestWhole:
@@ -121,8 +124,27 @@ def test_a_calibration_measures_each_size_once_per_round(monkeypatch):
     monkeypatch.setattr("hpcrl.bench.plan.calibrate.call", no_call)
     splits = [ppo(ranks=RanksConfig(actors=actors, learners=5 - actors)) for actors in (2, 3, 4)]
     with pytest.raises(RuntimeError, match="enough"):
-        calibrate([one for one in splits if one.ranks.learners <= one.ranks.actors], 5, 1, 0.1)
+        measure_rounds([one for one in splits if one.ranks.learners <= one.ranks.actors], 5, 1, 0.1)
     arguments = dict(asked)
     envs = [run["ranks"]["actors"] for run in arguments["measure_parts"]["acting"]]
     assert envs == [1, 4]  # of 4 environments and of 1: where one has most of 2, that lies between
     assert arguments["measure_whole"]["config"]["ranks"]["actors"] == 1
+
+
+def test_what_ranks_take_from_each_other_is_seen_in_a_run_on_few_of_them(monkeypatch):
+    """Twice as slow as its parts say: so is every other split, what sleeps aside; but not a run on one rank."""
+    few = fewest(ppo(ranks=RanksConfig(actors=4, learners=2)))
+    assert (few.ranks.actors, few.ranks.replay, few.ranks.learners) == (1, 1, 1)
+    assert fewest(ppo(scheme="synchronous", ranks=RanksConfig(workers=4))).ranks.workers == 2
+    single = ppo(scheme="synchronous").with_overrides(["env.num_envs=1"])
+    assert fewest(single) is single
+    monkeypatch.setattr("hpcrl.bench.plan.calibrate.combine", lambda *arguments: plain(act=0.08, sleep=0.02))
+    alone = forecast(pipeline(), calibration([pipeline()], Rounds()), Place(1, 2))
+    seen = Measured(alone.env_steps_per_s / 2, 1.0, 2.0, 1.0, 100, 3.0, {})
+    found = calibration([pipeline()], Rounds(together=(seen,) * 3, waiting=(0.0,)))
+    assert found.together == pytest.approx(2.0)
+    assert forecast(pipeline(), found, Place(1, 2)).round_s == pytest.approx(2 * 0.08 + 0.02)
+    in_one = [
+        forecast(pipeline(), cal, Place(1, 2), 1).round_s for cal in (found, plain(act=0.08, sleep=0.02))
+    ]
+    assert in_one[0] == in_one[1]
