@@ -6,6 +6,7 @@ what the pipeline brings, and what precision and layout of images bring.
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable
 from typing import Any
@@ -18,7 +19,12 @@ from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig, SurrogateConfig
 from hpcrl.envs.from_envpool import registered_ids
 
-SCHEMES = {"one process": ("scheme=synchronous", "ranks.workers=1"), "pipeline": ("scheme=pipeline",)}
+_CORES = len(os.sched_getaffinity(0))
+SCHEMES = {
+    "one process": ("scheme=synchronous", "ranks.workers=1", f"env.num_threads={_CORES}"),
+    "pipeline": ("scheme=pipeline",),
+}
+"""One process steps its environments on all cores, as the reference does."""
 PRECISIONS = {
     "float32": ("model.precision=float32", "model.channels_last=false"),
     "bfloat16, channels last": ("model.precision=bfloat16", "model.channels_last=true"),

@@ -39,7 +39,7 @@ def run_rank(
     """
     board.identify(rank=situation.rank, node=socket.gethostname())
     cores_before = len(os.sched_getaffinity(0))
-    threads = threads_per_rank(situation.local_size, useful_threads(config.model.torso))
+    threads = threads_per_rank(situation.local_size, useful_threads(config))
     limit_threads(threads)
     # asks Slurm, which a process under MPI should not
     end_time = allocation_end() if situation.rank == 0 else None

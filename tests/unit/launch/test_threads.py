@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from hpcrl.config import RunConfig
 from hpcrl.launch.threads import limit_threads, threads_per_rank, useful_threads
 
 
@@ -34,11 +35,37 @@ def test_threads_per_rank(monkeypatch, cores, ranks, given, threads):
     assert threads_per_rank(ranks) == threads
 
 
-@pytest.mark.parametrize(("torso", "threads"), [("mlp", 1), ("nature_cnn", 4)])
-def test_no_more_threads_than_pay(monkeypatch, torso, threads):
+@pytest.mark.parametrize(
+    ("model", "algorithm", "learners", "threads"),
+    [
+        ({}, {}, 1, 1),
+        ({"hidden_sizes": [256]}, {"num_minibatches": 1}, 1, 1),
+        ({"hidden_sizes": []}, {}, 1, 1),
+        ({"hidden_sizes": [256, 256]}, {"num_minibatches": 8}, 1, 4),  # 256 rows
+        ({"hidden_sizes": [256, 256]}, {"num_minibatches": 16}, 1, 1),
+        ({"hidden_sizes": [256, 256]}, {"num_minibatches": 8}, 2, 1),
+        ({"hidden_sizes": [64, 64]}, {"num_minibatches": 1}, 1, 1),
+        ({"torso": "nature_cnn"}, {}, 1, 4),
+    ],
+)
+def test_no_more_threads_than_pay(monkeypatch, model, algorithm, learners, threads):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(8)))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert threads_per_rank(2, useful_threads(torso)) == threads
+    for scheme, ranks in (
+        ("pipeline", {"actors": 2, "learners": learners}),
+        ("synchronous", {"workers": learners}),
+    ):
+        config = RunConfig.parse(
+            {
+                "name": "x",
+                "scheme": scheme,
+                "env": {"id": "x", "num_envs": 16},
+                "model": model,
+                "algorithm": {"name": "ppo", "unroll_length": 128} | algorithm,
+                "ranks": ranks,
+            }
+        )
+        assert threads_per_rank(2, useful_threads(config)) == threads
 
 
 def test_what_the_user_set_stays(monkeypatch):
