@@ -106,16 +106,17 @@ class View:
 def read_view(path: str | Path) -> View:
     """Everything about the run that `path` names. Raises ConfigError when it is none."""
     run = find_run(path)
-    tables = {name: read_table(run, name) for name in TABLES if name not in ("hashes", "metrics")}
+    unread: dict[Path, str] = {}
+    tables = {name: read_table(run, name, unread) for name in TABLES if name not in ("hashes", "metrics")}
     updates = tables["updates"]
     last = updates if len(updates) else tables["events"]
     attempt = int(last["attempt"].max()) if len(last) else 1
     heads: list[AttemptHead] = []
-    damage = ""
+    damage = "; ".join(f"{path} cannot be read and is left out: {why}" for path, why in unread.items())
     try:
         heads = read_heads(run)
     except OSError as error:
-        damage = str(error)
+        damage = damage or str(error)
     return View(
         run,
         read_status(run),

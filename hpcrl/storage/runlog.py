@@ -185,13 +185,14 @@ class RunLog:
         self.close()
 
 
-def read_table(run: Path, name: str) -> Rows:
+def read_table(run: Path, name: str, damage: dict[Path, str] | None = None) -> Rows:
     """Read one table, joined over the attempts in order, with a last column `attempt` (i4).
 
     `run` is a run directory, the result file of one attempt by itself, or a merged file. Works on a run that is being
-    written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with
-    a warning. Where an attempt went on from a checkpoint, what earlier ones did after that was lost with them: their
-    rows of later updates (episodes: parameter versions) are left out.
+    written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with a
+    warning, or, where `damage` is given, with the reason in it. Where an attempt went on from a checkpoint, what
+    earlier ones did after that was lost with them: their rows of later updates (episodes: parameter versions) are left
+    out.
 
     Raises ValueError for a table that does not exist.
     """
@@ -205,7 +206,10 @@ def read_table(run: Path, name: str) -> Rows:
             with open_reader(path) as file:
                 part, first_update = read_rows(file, table), file.attrs.get("first_update")
         except (OSError, KeyError) as error:  # KeyError: HDF5, but no result file
-            _log.warning("%s cannot be read and is left out: %s", path, error)
+            if damage is None:
+                _log.warning("%s cannot be read and is left out: %s", path, error)
+            else:
+                damage[path] = str(error)
             continue
         if first_update is not None and counter is not None:
             parts = [earlier[earlier[counter] <= first_update] for earlier in parts]
