@@ -69,7 +69,11 @@ class Drifting(torch.nn.Module):
         self.layer = torch.nn.Linear(observation.shape[0], 4)
 
     def forward(self, obs):
-        if torch.is_grad_enabled():
-            with torch.no_grad():
-                self.layer.weight.add_(1e-9 * (os.getpid() % 1000 + 1))
-        return self.layer(obs)
+        features = self.layer(obs)
+        if features.requires_grad:
+            features.register_hook(self._drift)
+        return features
+
+    def _drift(self, gradient):
+        with torch.no_grad():
+            self.layer.weight.add_(1e-6 * (os.getpid() % 1000 + 1))

@@ -155,7 +155,11 @@ FAULTS = {
     "uneven": (TOY, (*DROPS, "lag.max_lag=8", 'env.kwargs={"seconds": 0.05}', "budget.env_steps=3000")),
     "weights": (TOY, ("ranks.learners=2", f"model.torso={MADE}Drifting", "evaluation.episodes=0")),
     "priorities": (
-        TOY | {"algorithm": {"name": "apex", "batch_size": 16, "n_step": 2}, "replay": {"min_size": 100}},
+        TOY
+        | {
+            "algorithm": {"name": "apex", "batch_size": 16, "n_step": 2},
+            "replay": {"min_size": 100, "sampling": "prioritized"},
+        },
         ("env.engine=custom", f"env.id={MADE}make_huge", "evaluation.episodes=0"),
     ),
     "limiter": (
