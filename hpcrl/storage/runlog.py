@@ -188,11 +188,9 @@ class RunLog:
 def read_table(run: Path, name: str, damage: dict[Path, str] | None = None) -> Rows:
     """Read one table, joined over the attempts in order, with a last column `attempt` (i4).
 
-    `run` is a run directory, the result file of one attempt by itself, or a merged file. Works on a run that is being
-    written, was killed, or ended, and never locks the writer. An attempt that cannot be read is left out with a
-    warning, or, where `damage` is given, with the reason in it. Where an attempt went on from a checkpoint, what
-    earlier ones did after that was lost with them: their rows of later updates (episodes: parameter versions) are left
-    out.
+    `run`: a run directory, the result file of one attempt, or a merged file, of a run in any state; never locks the
+    writer. An attempt that cannot be read is left out with a warning, or the reason in `damage`. Where one went on from
+    a checkpoint, rows of earlier ones of later updates (episodes: parameter versions), lost with them, are left out.
 
     Raises ValueError for a table that does not exist.
     """
@@ -255,10 +253,7 @@ def read_heads(run: Path) -> list[AttemptHead]:
 
 
 def attempt_files(run: Path) -> list[Path]:
-    """List the result files of a run, by number of the attempt.
-
-    `run` is a run directory, its run.h5, or the result file of one attempt by itself.
-    """
+    """Result files by number of the attempt; `run`: a run directory, its run.h5, or the file of one attempt."""
     run = Path(run)
     if run.name == "run.h5":
         run = run.parent
