@@ -19,12 +19,6 @@ from hpcrl.bench.machine import machine
 from hpcrl.config import ConfigError, RunConfig, SurrogateConfig
 from hpcrl.envs.from_envpool import registered_ids
 
-_CORES = len(os.sched_getaffinity(0))
-SCHEMES = {
-    "one process": ("scheme=synchronous", "ranks.workers=1", f"env.num_threads={_CORES}"),
-    "pipeline": ("scheme=pipeline",),
-}
-"""One process steps its environments on all cores, as the reference does."""
 PRECISIONS = {
     "float32": ("model.precision=float32", "model.channels_last=false"),
     "bfloat16, channels last": ("model.precision=bfloat16", "model.channels_last=true"),
@@ -53,7 +47,7 @@ def bench_equal(
     precisions = PRECISIONS if config.model.torso == "nature_cnn" else {"float32": PRECISIONS["float32"]}
     runs = {
         f"{scheme}, {precision}": config.with_overrides((*settings, *kept, f"budget.env_steps={env_steps}"))
-        for scheme, settings in SCHEMES.items()
+        for scheme, settings in _schemes(config).items()
         for precision, kept in precisions.items()
     }
     speeds: dict[str, list[float]] = {name: [] for name in ("reference", *runs)}
@@ -80,6 +74,15 @@ def bench_equal(
         "rounds": speeds,
         "config": config.to_dict(),
         "machine": machine(),
+    }
+
+
+def _schemes(config: RunConfig) -> dict[str, tuple[str, ...]]:
+    """What is set for each; one process steps its environments on all cores, as the reference does."""
+    threads = min(len(os.sched_getaffinity(0)), config.env.num_envs)
+    return {
+        "one process": ("scheme=synchronous", "ranks.workers=1", f"env.num_threads={threads}"),
+        "pipeline": ("scheme=pipeline",),
     }
 
 

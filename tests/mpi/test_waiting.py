@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 from hpcrl.comm.stream import Tag
-from tests.mpi.support import drain, open_test_world, poll_until
+from hpcrl.launch.board import Board
+from hpcrl.launch.rank import _agree
+from tests.mpi.support import come_together, drain, open_test_world, poll_until
 
 
 def cpu_share(world, receiver, seconds):
@@ -40,6 +42,14 @@ def test_an_idle_rank_leaves_its_core_to_others(shares):
     """P04."""
     assert shares["polite"] < 0.10
     assert shares["spin"] > 2 * shares["polite"]
+
+
+def test_ranks_that_wait_at_the_start_for_what_another_makes_leave_the_cores_to_it(comm):
+    with open_test_world(comm) as world:
+        come_together(comm)
+        cpu = time.process_time()
+        made = _agree(world, comm.size - 1, lambda: time.sleep(1.0) or "it", "making it", Board())
+        assert made == "it" and time.process_time() - cpu < 0.3
 
 
 def test_a_message_is_seen_soon_in_polite_mode(comm):

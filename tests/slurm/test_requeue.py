@@ -18,7 +18,7 @@ trap '' TERM
 cd "$(dirname "$0")"
 seed=${SLURM_ARRAY_TASK_ID:-0}
 attempt=$((${SLURM_RESTART_COUNT:-0} + 1))
-: > "$(mktemp "here-$seed-$attempt-XXXXXX")"
+mktemp "here-$seed-$attempt-XXXXXX" > /dev/null
 patience=600
 while [ "$(ls "here-$seed-$attempt-"* | wc -l)" -lt RANKS ] && [ "$patience" -gt 0 ]; do
     sleep 0.1
