@@ -17,7 +17,8 @@ every division of the ranks would do, and the best one is shown with the words t
   hpcrl plan jobs/cartpole.py:impala --ranks 3 --check        then run it for a while: predicted beside measured
 
 Times are what the processes computed and slept, without what others here took away: the prediction is for nodes that
-the job has to itself. It is for cores like these and for the beginning of the training; other cores, episodes that take
+the job has to itself; but how much ranks slow each other down is what it was here, where they may be more crowded than
+on those nodes. It is for cores like these and for the beginning of the training; other cores, episodes that take
 longer later, or a slower network between nodes (--gbit) change it. Updates are measured on the CPU.
 
 exit codes: 0 planned, 1 a measurement failed, 2 the recipe cannot be divided into so many ranks
