@@ -29,24 +29,26 @@ _INITIALIZE = "MPI4PY_RC_INITIALIZE"
 
 
 def run_command(
-    recipe: str, overrides: Sequence[str], num_ranks: int | None, resume: ResumeMode = "never"
+    recipe: str,
+    overrides: Sequence[str],
+    num_ranks: int | None,
+    flag: SignalFlag,
+    resume: ResumeMode = "never",
 ) -> int:
-    """The whole of `hpcrl run`; returns the exit code."""
+    """The whole of `hpcrl run`; returns the exit code. `flag`: installed."""
 
     def load() -> RunConfig:
         return load_config(recipe, overrides, num_ranks, own_directory=resume != "never")
 
-    return run_config(load, resume, one_rank=num_ranks == 1)
+    return run_config(load, resume, flag, one_rank=num_ranks == 1)
 
 
-def run_config(load: Callable[[], RunConfig], resume: ResumeMode, *, one_rank: bool) -> int:
+def run_config(load: Callable[[], RunConfig], resume: ResumeMode, flag: SignalFlag, *, one_rank: bool) -> int:
     """Join the world there is as one of its ranks, or start one; the exit code.
 
     What `load` refuses by ConfigError, and what else does not fit, is told and refused before MPI starts.
-    `one_rank`: every role in this process. Takes the process's signals (main thread only).
+    `one_rank`: every role in this process. `flag`: installed, so that no signal has been missed (main thread only).
     """
-    flag = SignalFlag()
-    flag.install()
     situation = look()
     try:
         with mpi_starts_later():

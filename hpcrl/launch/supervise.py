@@ -23,6 +23,8 @@ from hpcrl.launch.watchdog import Watch
 _PR_SET_PDEATHSIG = 1
 _RANK_0_SPEAKS_S = 10.0
 """Under srun the others wait so long for its refusal at most: srun ends them when it has left."""
+_OTHERS_START_S = 1.0
+"""Under srun rank 0 waits so long with its refusal: others may not yet hear signals, and would die of srun's."""
 _CULPRIT_SPEAKS_S = 5.0
 """For the parent of a rank that others wait for in their start to name it and end the job."""
 _NOTE_S = 10.0
@@ -153,9 +155,9 @@ def leave(code: int, *, all_ranks_leave: bool = False) -> int:
     their own. Where all refuse to start, rank 0 must have said why before that.
     """
     if "SLURM_STEP_ID" in os.environ and "PMI_HOSTNAME" not in os.environ:
-        if code == ExitCode.BAD_CONFIGURATION and os.environ.get("SLURM_PROCID", "0") != "0":
+        if code == ExitCode.BAD_CONFIGURATION:
             signal.signal(signal.SIGTERM, lambda number, frame: os._exit(code))
-            time.sleep(_RANK_0_SPEAKS_S)
+            time.sleep(_OTHERS_START_S if os.environ.get("SLURM_PROCID", "0") == "0" else _RANK_0_SPEAKS_S)
         # a handler of Python's would be gone before the process is
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         return code

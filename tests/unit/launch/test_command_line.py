@@ -187,6 +187,30 @@ def test_nothing_heavy_is_loaded_to_check_a_configuration(folder, arguments):
     assert done.stderr.splitlines()[-2:] == [f"code {expected}", "heavy []"]
 
 
+@pytest.mark.parametrize("arguments", [["nowhere.py:impala"], [f"{CARTPOLE}:impala", "--bogus"]])
+@pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
+def test_a_signal_while_loading_does_not_hide_the_exit_code(folder, number, arguments):
+    """A task of srun is told to end when another has refused to start, and must refuse by itself."""
+    code = (
+        "import os, signal, sys\n"
+        "class Finder:\n"
+        "    def find_spec(name, path, target=None):\n"
+        f"        if name == 'hpcrl.config': os.kill(os.getpid(), signal.{number})\n"
+        "sys.meta_path.insert(0, Finder)\n"
+        "from hpcrl.__main__ import main\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", *arguments],
+        cwd=folder,
+        env=environ(SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_JOB_ID="1"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
+
+
 def refused(folder, errors, code, *parts):
     """Exit code 2, one message, nothing made."""
     assert code == 2, errors
