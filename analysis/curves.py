@@ -74,8 +74,6 @@ def curves(runs: Sequence[str | Path], window: int = 100) -> tuple[pd.DataFrame,
     unit, seconds = time_unit(max((summary["wall_s"] for summary in summaries), default=0.0))
     for index, (run, summary, label) in enumerate(zip(runs, summaries, labels, strict=True)):
         episodes = _rolling(load_run(run, "episodes")["episodes"], window)
-        for column, value in [*reversed(settings[index].items()), ("run", label)]:
-            episodes.insert(0, column, value)
         frames.append(episodes)
         look = Look(color(colors[index]), style(colors[index]), 0.18 / len(runs) ** 0.6)
         ends = (summary["env_steps"], summary["wall_s"] / seconds)
@@ -91,7 +89,8 @@ def curves(runs: Sequence[str | Path], window: int = 100) -> tuple[pd.DataFrame,
             axis.text(0.5, 0.6, "no training episode has ended", ha="center", transform=axis.transAxes)
             if not axis.containers:  # no evaluation either: the numbers on the axes would mean nothing
                 axis.set(xticks=[], yticks=[])
-    return pd.concat(frames, ignore_index=True), figure
+    told = [{"run": label} | setting for label, setting in zip(labels, settings, strict=True)]
+    return _joined(frames, told), figure
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -146,6 +145,15 @@ def _rolling(episodes: pd.DataFrame, window: int) -> pd.DataFrame:
     frame["return_p10"] = rolling.quantile(0.1)
     frame["return_p90"] = rolling.quantile(0.9)
     return frame
+
+
+def _joined(frames: Sequence[pd.DataFrame], told: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """All rows, behind columns that say of each run the same in every row of its frame."""
+    table = pd.concat(frames, ignore_index=True)
+    for place, column in enumerate(told[0]):
+        values = [one[column] for one, frame in zip(told, frames, strict=True) for _ in range(len(frame))]
+        table.insert(place, column, pd.Series(values, dtype=object).infer_objects())
+    return table
 
 
 def _draw(axis: Axes, x: pd.Series, frame: pd.DataFrame, *, label: str, look: Look) -> None:
