@@ -55,7 +55,7 @@ class LearnerSums:
         self._reduction = reduction
         self._poll = poll
         self._timed = timed
-        self._waiter = waiter
+        self._waiter = waiter.with_alarm(None)  # nobody rings a bell when a message has come
         self._nodes = find_node_order(comms)
         self._fruitless = 0
         self._shared: list[SharedWindow] = []

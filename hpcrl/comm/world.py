@@ -18,7 +18,7 @@ from hpcrl.comm.ranks import Placement, RankPlan, crowded_nodes, plan_ranks
 from hpcrl.comm.row_messages import MessageRowReceiver, MessageRowSender
 from hpcrl.comm.rows import Arena, RowReceiver, RowSender, SharedRowReceiver, SharedRowSender
 from hpcrl.comm.stream import MessageReceiver, MessageSender, Receiver, ReceivingEnd, Sender, SendingEnd, Tag
-from hpcrl.comm.wait import LONGEST_SLEEP_S, LONGEST_SLEEP_WITH_BELL_S, Waiter
+from hpcrl.comm.wait import Waiter
 from hpcrl.config import RunConfig
 
 
@@ -255,8 +255,7 @@ def open_world(
     node = open_node(comm, names, shared=config.comm.transport == "auto")
     crowded = bool(crowded_nodes([seat for seat in seats if seat["node"] == host]))
     all_ring = node.bells is not None and len(node.ranks) == comm.size
-    longest_s = LONGEST_SLEEP_WITH_BELL_S if all_ring else LONGEST_SLEEP_S
-    waiter = Waiter(config.comm.wait, crowded=crowded, alarm=node.bells, longest_s=longest_s)
+    waiter = Waiter(config.comm.wait, crowded=crowded, alarm=node.bells, all_ring=all_ring)
     survives = config.faults.actor_death == "continue" and comm.size > 1
     failures = Failures(comm, plan, waiter) if survives else None
     world = World(

@@ -86,6 +86,21 @@ def test_with_an_alarm_it_sleeps_on_that_alone(sleeps):
     assert alarm.sleeps[-1] == pytest.approx(1e-3)
 
 
+@pytest.mark.parametrize("crowded", [True, False])
+def test_where_all_ring_nobody_looks_early_at_the_cost_of_others(sleeps, crowded):
+    """With more ranks than cores: an early look takes a core from whoever is about to ring."""
+    alarm = FakeAlarm()
+    waiter = Waiter(crowded=crowded, alarm=alarm, all_ring=True)
+    for _ in range(1000):
+        waiter.idle()
+    assert alarm.sleeps == sorted(alarm.sleeps) and alarm.sleeps[-1] == pytest.approx(4e-3)
+    assert (alarm.sleeps[0] < 1e-3) == (not crowded)
+    plain = waiter.with_alarm(None)  # where nobody rings it looks as early as ever
+    for _ in range(1000):
+        plain.idle()
+    assert sleeps[0] == pytest.approx(50e-6) and sleeps[-1] == pytest.approx(1e-3)
+
+
 def test_a_ring_since_the_last_poll_means_another_poll_at_once():
     alarm = FakeAlarm()
     waiter = Waiter(alarm=alarm)
