@@ -7,12 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 _HELP = """\
-A minute or two: the environment, inference, updates, the replay memory, and a short run on one rank are measured on
+Some minutes: the environment, inference, updates, the replay memory, and a short run on one rank are measured on
 this machine, each in a process of its own, and a short run on as few ranks as there are roles. From that follows what
 every division of the ranks would do, and the best one is shown with the words that ask for it.
 
   hpcrl plan jobs/cartpole.py:impala                          on this machine: as many ranks as cores (at least 3)
-  hpcrl plan jobs/atari.py:impala --nodes 4 --cores-per-node 48      on nodes like this one
+  hpcrl plan jobs/atari.py:pong_impala --nodes 4 --cores-per-node 48 on nodes like this one
   hpcrl plan jobs/slow_solver.py:impala --ranks 6             more ranks than cores pay where environments sleep
   hpcrl plan jobs/cartpole.py:impala --ranks 3 --check        then run it for a while: predicted beside measured
 
