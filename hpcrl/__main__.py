@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -11,12 +12,14 @@ from hpcrl.comm.signals import SignalFlag
 def main(argv: Sequence[str] | None = None) -> None:
     """Entry point of the `hpcrl` command; exits with its code.
 
-    From here on a signal does not end `hpcrl run` (main thread only). A rank that dies of srun's SIGTERM while it is
-    still loading, because another has refused to start, would hide that one's exit code.
+    From here on a signal does not end `hpcrl run`, nor `hpcrl doctor` as a task of srun (main thread only). A rank that
+    dies of srun's SIGTERM while it is still loading, because another has refused to start, would hide that one's exit
+    code.
     """
     arguments = sys.argv[1:] if argv is None else argv
     flag = SignalFlag()
-    if list(arguments[:1]) == ["run"]:
+    command = arguments[0] if arguments else ""
+    if command == "run" or (command == "doctor" and "SLURM_STEP_ID" in os.environ):
         flag.install()
     from hpcrl.commands import run_line
 

@@ -52,11 +52,11 @@ queue again. What no script survives (SIGKILL at the limit, a site that does not
 
 
 def run_line(argv: Sequence[str], flag: SignalFlag) -> None:
-    """Do what a command line says, and exit with its code. `flag`: of `hpcrl run`, installed already."""
+    """Do what a command line says, and exit with its code. `flag`: installed where the command needs it."""
     try:
         arguments = _parser().parse_args(argv, argparse.Namespace(flag=flag))
     except SystemExit as end:  # --help, or options that there are not
-        if end.code and list(argv[:1]) == ["run"]:
+        if end.code and argv and argv[0] in ("run", "doctor"):
             from hpcrl.launch.supervise import leave
 
             leave(int(ExitCode.BAD_CONFIGURATION), all_ranks_leave=True)
@@ -259,7 +259,7 @@ def _doctor(arguments: argparse.Namespace) -> int:
 
     measure = None if arguments.no_speed else "hpcrl.bench.mpi.speeds:speeds"
     recipe = (arguments.recipe, arguments.overrides, arguments.ranks)
-    return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit))
+    return doctor_command(Question(*recipe, arguments.json, measure, arguments.limit), arguments.flag)
 
 
 def _drill(arguments: argparse.Namespace) -> int:

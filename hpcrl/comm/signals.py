@@ -14,10 +14,11 @@ class SignalFlag:
     def __init__(self) -> None:
         self.received: str | None = None
 
-    def install(self) -> None:
-        """Replace this process's handlers of INT, TERM, USR1 and USR2 (main thread only)."""
+    def install(self) -> SignalFlag:
+        """Replace this process's handlers of INT, TERM, USR1 and USR2 (main thread only); returns itself."""
         for number in SIGNALS:
             signal.signal(number, self._set)
+        return self
 
     def remove(self) -> None:
         """Let the signals end this process again, as they do by default (main thread only)."""

@@ -55,12 +55,10 @@ class Waiter:
 
         `all_ring`: nobody is waited for who does not ring it, but at the start and the end.
         """
-        self._spin, self._crowded, self._all_ring = mode == "spin", crowded, all_ring
-        self._ladder = _CROWDED_LADDER if crowded else _LADDER
-        self._longest_s = LONGEST_SLEEP_S
-        if alarm is not None and all_ring:
-            self._longest_s = LONGEST_SLEEP_WITH_BELL_S
-            self._ladder = _RUNG_LADDER if crowded else _LADDER
+        self._mode, self._crowded, self._all_ring = mode, crowded, all_ring
+        rung = all_ring and alarm is not None
+        self._ladder = (_RUNG_LADDER if rung else _CROWDED_LADDER) if crowded else _LADDER
+        self._longest_s = LONGEST_SLEEP_WITH_BELL_S if rung else LONGEST_SLEEP_S
         self._alarm = alarm
         self._seen = alarm.look() if alarm is not None else 0
         self._fruitless = 0
@@ -71,8 +69,7 @@ class Waiter:
 
     def with_alarm(self, alarm: Alarm | None) -> Waiter:
         """A waiter of the same manners that sleeps on another alarm."""
-        mode: Literal["polite", "spin"] = "spin" if self._spin else "polite"
-        waiter = Waiter(mode, crowded=self._crowded, alarm=alarm, all_ring=self._all_ring)
+        waiter = Waiter(self._mode, crowded=self._crowded, alarm=alarm, all_ring=self._all_ring)
         waiter.beat, waiter.work = self.beat, self.work
         return waiter
 
@@ -88,7 +85,7 @@ class Waiter:
         """
         self.beat()
         self._fruitless += 1
-        if self._spin:
+        if self._mode == "spin":
             return
         for limit, pause in self._ladder:
             if self._fruitless <= limit:

@@ -52,11 +52,12 @@ class Question:
     """In a world: when all of it must be over."""
 
 
-def doctor_command(question: Question) -> int:
+def doctor_command(question: Question, flag: SignalFlag) -> int:
     """Print what there is and what is wrong with it; BAD_CONFIGURATION where no run could start.
 
     Collective over the world, inside one; rank 0 prints. There RANK_FAILED when a rank dies or all is not over within
-    the limit.
+    the limit. `flag`: where it is installed, SIGTERM ends this rank only after some seconds, in which it may
+    refuse by itself.
     """
     situation = look()
     try:
@@ -74,7 +75,7 @@ def doctor_command(question: Question) -> int:
         return _be_a_rank(situation, config, question, board)
 
     overdue = f"is not at its end after {question.limit_s:g} s (--limit), perhaps because others did not come"
-    code = supervised(body, SignalFlag(), question.limit_s, overdue=overdue)
+    code = supervised(body, flag, question.limit_s, overdue=overdue)
     return leave(code, all_ranks_leave=code != ExitCode.RANK_FAILED)
 
 

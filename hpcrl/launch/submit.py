@@ -123,7 +123,7 @@ def _send(executor: Any, function: Any, runs: Sequence[RunConfig], one_rank: boo
 
 def run_submitted(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """A local job: plain data in, exit code out. `one_rank`: every role in this process, else ranks are started."""
-    return run_config(lambda: RunConfig.parse(values), resume, _installed(), one_rank=one_rank)
+    return run_config(lambda: RunConfig.parse(values), resume, SignalFlag().install(), one_rank=one_rank)
 
 
 def run_task(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
@@ -135,16 +135,10 @@ def run_task(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:
     """
     restarted = os.environ.get("SLURM_RESTART_COUNT", "0") != "0"
     mode: ResumeMode = "if-exists" if restarted and resume == "never" else resume
-    code = run_config(lambda: RunConfig.parse(values), mode, _installed(), one_rank=one_rank)
+    code = run_config(lambda: RunConfig.parse(values), mode, SignalFlag().install(), one_rank=one_rank)
     if code != ExitCode.FINISHED:
         raise SystemExit(code)
     return code
-
-
-def _installed() -> SignalFlag:
-    flag = SignalFlag()
-    flag.install()
-    return flag
 
 
 def run_here(values: dict[str, Any], one_rank: bool, resume: ResumeMode) -> int:

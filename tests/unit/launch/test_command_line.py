@@ -187,9 +187,10 @@ def test_nothing_heavy_is_loaded_to_check_a_configuration(folder, arguments):
     assert done.stderr.splitlines()[-2:] == [f"code {expected}", "heavy []"]
 
 
+@pytest.mark.parametrize("command", ["run", "doctor"])
 @pytest.mark.parametrize("arguments", [["nowhere.py:impala"], [f"{CARTPOLE}:impala", "--bogus"]])
 @pytest.mark.parametrize("number", ["SIGTERM", "SIGUSR1", "SIGINT"])
-def test_a_signal_while_loading_does_not_hide_the_exit_code(folder, number, arguments):
+def test_a_signal_while_loading_does_not_hide_the_exit_code(folder, number, arguments, command):
     """A task of srun is told to end when another has refused to start, and must refuse by itself."""
     code = (
         "import os, signal, sys\n"
@@ -201,7 +202,7 @@ def test_a_signal_while_loading_does_not_hide_the_exit_code(folder, number, argu
         "main()\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, "run", *arguments],
+        [sys.executable, "-c", code, command, *arguments],
         cwd=folder,
         env=environ(SLURM_STEP_ID="0", SLURM_PROCID="0", SLURM_JOB_ID="1"),
         capture_output=True,
