@@ -66,8 +66,10 @@ class Data:
         rng = np.random.default_rng(0)
         shape = (STEPS + 1, ENVS, *kind.shape)
         if kind.frames:
-            frames = rng.integers(0, 255, (STEPS + kind.frames, ENVS, *kind.shape[1:])).astype(kind.dtype)
-            self.obs = np.stack([frames[t : t + kind.frames].swapaxes(0, 1) for t in range(STEPS + 1)])
+            frames = rng.integers(0, 255, (STEPS, ENVS, *kind.shape[1:])).astype(kind.dtype)
+            # the last frames are the first ones again, so that the stacks, too, go on when it follows itself
+            places = (np.arange(STEPS + 1)[:, None] + np.arange(kind.frames)) % STEPS
+            self.obs = np.ascontiguousarray(frames[places].swapaxes(1, 2))
         elif kind.dtype == "uint8":
             self.obs = rng.integers(0, 255, shape).astype(np.uint8)
         else:

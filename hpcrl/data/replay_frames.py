@@ -11,8 +11,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Slots = npt.NDArray[np.int64]
 
-_COPIES, _ZEROS, _ODD = 0, 1, 2
-"""First stack of a chain: copies of its newest frame, or zeros before that; from _ODD on: the place of the whole."""
+COPIES, ZEROS, ODD = 0, 1, 2
+"""First stack of a chain: copies of its newest frame, or zeros before that; from ODD on: the place of the whole."""
 
 
 class WholeObservations:
@@ -80,25 +80,13 @@ class StackedFrames:
     def read(self, slots: Slots, rows: int, out: Array) -> None:
         """Copy the stacks of slots [count] to `out` [count, k, ...], contiguous; `rows` of each column's ring."""
         k = out.shape[1]
-        start = slots // rows * rows
-        depth = self._depth[slots].astype(np.int64)
-        # frame j of the stack lies k - 1 - j rows before, but not before the row in which its chain began
-        back = np.minimum(np.arange(k - 1, -1, -1), depth[:, None])
-        places = start[:, None] + (slots - start)[:, None] - back
-        places += np.where(places < start[:, None], rows, 0)
-        origin = self._origin[slots]
-        older = np.arange(k - 1, -1, -1) > depth[:, None]
-        places[older & (origin == _ZEROS)[:, None]] = len(self._frames) - 1
-        np.take(
-            self._frames,
-            places.reshape(-1),
-            axis=0,
-            out=out.reshape(-1, *self._frames.shape[1:]),
-            mode="clip",
+        self._kernels.read_stacks(
+            words(self._frames, 1), self._depth, self._origin, slots, rows, words(out, 2)
         )
-        for index in np.flatnonzero((origin >= _ODD) & (depth < k - 1)):
+        depth, origin = self._depth[slots], self._origin[slots]
+        for index in np.flatnonzero((origin >= ODD) & (depth < k - 1)):
             missing = k - 1 - depth[index]
-            out[index, :missing] = self._odd[origin[index] - _ODD, k - 1 - missing : k - 1]
+            out[index, :missing] = self._odd[origin[index] - ODD, k - 1 - missing : k - 1]
 
     def state(self) -> dict[str, Array]:
         """What there is beside frames, depth and origin."""
@@ -113,23 +101,23 @@ class StackedFrames:
         """Go on with a column whose rows were copied to `slots`, oldest first; `source`: the same column of `saved`."""
         origin, depth = self._origin[slots], self._depth[slots]
         last = int(saved["last_origin"][source])
-        places = {int(one): _COPIES for one in origin[origin >= _ODD]}  # whose first row is gone: not sampled
-        for odd in origin[(origin >= _ODD) & (depth == 0)].tolist():
-            places[odd] = self._keep(saved["odd_stacks"][odd - _ODD])
+        places = {int(one): COPIES for one in origin[origin >= ODD]}  # whose first row is gone: not sampled
+        for odd in origin[(origin >= ODD) & (depth == 0)].tolist():
+            places[odd] = self._keep(saved["odd_stacks"][odd - ODD])
         self._origin[slots] = [places.get(one, one) for one in origin.tolist()]
         self._goes_on[column], self._last_depth[column] = (
             saved["goes_on"][source],
             saved["last_depth"][source],
         )
-        self._last_origin[column] = places.get(last, last if last < _ODD else _COPIES)
+        self._last_origin[column] = places.get(last, last if last < ODD else COPIES)
 
     def _begin(self, stack: Array) -> int:
         """Kind of the first stack [k, ...] of a chain; an odd one is kept."""
         older, newest = words(stack[:-1], 1), words(stack[-1:], 1)
         if (older == newest).all():
-            return _COPIES
+            return COPIES
         if not older.any():
-            return _ZEROS
+            return ZEROS
         return self._keep(stack)
 
     def _keep(self, stack: Array) -> int:
@@ -142,12 +130,12 @@ class StackedFrames:
             self._odd = table
         place = self._free.pop()
         self._odd[place] = stack
-        return place + _ODD
+        return place + ODD
 
     def _forget(self, slots: Slots) -> None:
         """Free the odd stacks whose chains began in rows that are overwritten: the rest of each is not sampled."""
         gone = self._origin[slots][(self._depth[slots] == 0)]
-        self._free += (gone[gone >= _ODD] - _ODD).tolist()
+        self._free += (gone[gone >= ODD] - ODD).tolist()
 
 
 def words(array: Array, kept_axes: int) -> Array:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numba
 
+from hpcrl.data.replay_frames import ZEROS
 from hpcrl.data.replay_rings import END, GAP, TERMINATED, TRUNCATED, VALID
 
 _compile = numba.njit(cache=True, nogil=True)
@@ -39,6 +40,26 @@ def goes_on(stacks: Any, out: Any) -> None:
             for frame in range(stacks.shape[2] - 1):
                 same = same and _equal(stacks[step + 1, column, frame], stacks[step, column, frame + 1])
             out[step, column] = same
+
+
+@_compile
+def read_stacks(frames: Any, depth: Any, origin: Any, slots: Any, rows: int, out: Any) -> None:
+    """Copy the stacks of slots to `out` [count, k, words], but the older frames of odd ones; as StackedFrames.
+
+    frames [rows + 1, words]. A loop, because memory moved by the C library in pieces of odd length takes 1.6 x as long.
+    """
+    k = out.shape[1]
+    for i in range(slots.size):
+        slot = slots[i]
+        place = slot % rows
+        for frame in range(k):
+            # it lies k - 1 - frame rows before, but not before the row in which its chain began
+            back = min(k - 1 - frame, int(depth[slot]))
+            source = slot - back + (rows if back > place else 0)
+            if k - 1 - frame > back and origin[slot] == ZEROS:
+                source = len(frames) - 1
+            for word in range(frames.shape[1]):
+                out[i, frame, word] = frames[source, word]
 
 
 @_compile
